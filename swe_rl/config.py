@@ -1,0 +1,200 @@
+"""Every knob of a run, once. One TOML serves all verbs; unknown keys are errors; secrets come from the environment."""
+
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from swe_rl.errors import ConfigError
+
+MaskRule = Literal["none", "tis", "icepop", "kl_forward", "kl_reverse", "kpop", "kpop_soft"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunConfig(Section):
+    name: str = "run"
+    dir: Path = Path("runs/run")
+    seed: int = 0
+    store_url: str = Field(default="", description="SQLAlchemy URL of the index; empty: index.sqlite in the run directory")
+
+
+class PolicyConfig(Section):
+    path: Path = Field(default=Path("checkpoints/tiny-repair"), description="Hugging Face directory of the cold start")
+
+
+class SynthConfig(Section):
+    """The parametric family, materialised under <run dir>/tasks when `num_train` is above 0."""
+
+    num_train: int = Field(default=0, ge=0)
+    num_verified: int = Field(default=0, ge=0)
+    seed: int = 0
+
+
+class SandboxConfig(Section):
+    url: str = Field(default="", description="address of a running service; empty: the run starts its own")
+    backend: Literal["auto", "bubblewrap", "docker"] = "auto"
+    tasks: list[Path] = Field(default_factory=list, description="folders <split>/<task_id>; synth's is added by itself")
+    max_sessions: int = Field(default=256, ge=1)
+    grade_concurrency: int = Field(default=4, ge=1)
+    exec_timeout_s: float = Field(default=10.0, gt=0)
+    session_ttl_s: float = Field(default=900.0, gt=0)
+
+
+class EngineConfig(Section):
+    kind: Literal["local", "vllm", "scripted"] = "local"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    max_batch: int = Field(default=128, ge=1, description="rows decoded at once")
+    max_context: int = Field(default=1024, ge=16, description="tokens of one trajectory")
+    num_threads: int = Field(default=1, ge=1)
+    url: str = Field(default="", description="vllm: address of a running server; empty: the run starts its own")
+
+
+class SamplingConfig(Section):
+    temperature: float = Field(default=1.0, ge=0)
+    max_tokens_per_turn: int = Field(default=128, ge=1)
+
+
+class AgentConfig(Section):
+    max_turns: int = Field(default=6, ge=1)
+    max_malformed: int = Field(default=2, ge=1, description="malformed completions in a row that end the episode")
+    max_observation_tokens: int = Field(default=256, ge=16)
+    prompt: Literal["full", "compact"] = "full"
+    episode_timeout_s: float = Field(default=300.0, gt=0)
+
+
+class RolloutConfig(Section):
+    split: str = "train"
+    group_size: int = Field(default=8, ge=1)
+    groups_per_step: int = Field(default=16, ge=1)
+    max_staleness: int = Field(default=0, ge=0)
+    concurrency: int = Field(default=128, ge=1, description="episodes in flight")
+    max_episode_retries: int = Field(default=2, ge=0, description="after faults of the environment or the engine only")
+
+
+class TrainConfig(Section):
+    steps: int = Field(default=30, ge=0)
+    lr: float = Field(default=3e-4, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    grad_clip: float = Field(default=1.0, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    minibatches: int = Field(default=1, ge=1, description="optimiser updates a step")
+    row_tokens: int = Field(default=2048, ge=16, description="length of one packed row")
+    rows_per_microbatch: int = Field(default=1, ge=1)
+    logprob_chunk: int = Field(default=1024, ge=1, description="positions whose logits are held at once")
+    num_threads: int = Field(default=1, ge=1)
+    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="compute; masters are float32")
+    advantage: Literal["group_mean", "group_std", "rejection"] = Field(
+        default="group_mean", description="rejection: supervised on rewarded episodes only, a control"
+    )
+    shuffle_rewards: bool = Field(default=False, description="a control: rewards are permuted over the batch")
+    save_every: int = Field(default=1, ge=1)
+
+
+class MaskConfig(Section):
+    rule: MaskRule = "kpop"
+    phi: float = Field(default=0.1, gt=0)
+    low: float = Field(default=0.5, gt=0, description="icepop: lower bound of p_train / p_infer")
+    high: float = Field(default=5.0, gt=0, description="icepop: upper bound; tis: cap")
+    eps_p: float = Field(default=1e-6, gt=0, lt=0.5, description="floor on 1 - p")
+    importance_weight: Literal["none", "raw", "clamped"] = "none"
+    weight_cap: float = Field(default=2.0, gt=0)
+
+
+class LossConfig(Section):
+    clip_low: float = Field(default=0.2, gt=0)
+    clip_high: float = Field(default=0.2, gt=0)
+    denominator: Literal["original", "kept"] = "original"
+
+
+class EvalConfig(Section):
+    split: str = "verified"
+    num_tasks: int = Field(default=0, ge=0, description="0: all of the split")
+    samples_per_task: int = Field(default=4, ge=1)
+    num_runs: int = Field(default=1, ge=1, description="independent runs that are averaged")
+    ks: list[int] = Field(default=[1], min_length=1)
+    every: int = Field(default=0, ge=0, description="steps between evaluations during training; 0: before and after only")
+    greedy: bool = True
+
+
+class Config(Section):
+    run: RunConfig = RunConfig()
+    policy: PolicyConfig = PolicyConfig()
+    synth: SynthConfig = SynthConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    engine: EngineConfig = EngineConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    agent: AgentConfig = AgentConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    train: TrainConfig = TrainConfig()
+    mask: MaskConfig = MaskConfig()
+    loss: LossConfig = LossConfig()
+    eval: EvalConfig = EvalConfig()
+
+
+def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Reads a TOML file (or a shipped one by its bare name, e.g. `quickstart`) and applies `section.key=value`.
+
+    Raises ConfigError that names the file and the key.
+    """
+    data: dict[str, Any] = {}
+    where = "the defaults"
+    if path is not None:
+        where = str(path)
+        try:
+            data = tomllib.loads(_read(path))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{where}: not valid TOML: {error}") from error
+    for override in overrides:
+        _apply(data, override)
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(f"{where}: unknown key {key!r}; expected one of {_known(first['loc'])}") from error
+        raise ConfigError(f"{where}: {key} = {first.get('input')!r}: {first['msg']}") from error
+
+
+def shipped_configs() -> list[str]:
+    """Names of the TOML files that come with the package."""
+    return sorted(f.name.removesuffix(".toml") for f in _shipped().iterdir() if f.name.endswith(".toml"))
+
+
+def _shipped() -> Any:
+    return resources.files("swe_rl") / "configs"
+
+
+def _read(path: str | Path) -> str:
+    file = Path(path)
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    if str(path) in shipped_configs():
+        return str((_shipped() / f"{path}.toml").read_text(encoding="utf-8"))
+    raise ConfigError(f"config {path}: no such file; shipped ones are {', '.join(shipped_configs())}")
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not (equals and dot and section and name):
+        raise ConfigError(f"--set {override!r}: expected section.key=value")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string
+    data.setdefault(section, {})[name] = value
+
+
+def _known(location: tuple[Any, ...]) -> list[str]:
+    model: Any = Config
+    for part in location[:-1]:
+        model = model.model_fields[part].annotation
+    return sorted(model.model_fields)
