@@ -21,7 +21,9 @@ class RunConfig(Section):
     name: str = "run"
     dir: Path = Path("runs/run")
     seed: int = 0
-    store_url: str = Field(default="", description="SQLAlchemy URL of the index; empty: index.sqlite in the run directory")
+    store_url: str = Field(
+        default="", description="SQLAlchemy URL of the index; empty: index.sqlite in the run directory"
+    )
 
 
 class PolicyConfig(Section):
@@ -119,7 +121,9 @@ class EvalConfig(Section):
     samples_per_task: int = Field(default=4, ge=1)
     num_runs: int = Field(default=1, ge=1, description="independent runs that are averaged")
     ks: list[int] = Field(default=[1], min_length=1)
-    every: int = Field(default=0, ge=0, description="steps between evaluations during training; 0: before and after only")
+    every: int = Field(
+        default=0, ge=0, description="steps between evaluations during training; 0: before and after only"
+    )
     greedy: bool = True
 
 

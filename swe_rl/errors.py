@@ -1,23 +1,23 @@
 """Every error that swe-rl raises on purpose; each also inherits the standard kin a caller would catch.
 
-    SweRlError
-    ├── ConfigError            (ValueError)       a wrong key, value, flag or file in a configuration
-    ├── TaskError              (ValueError)       a task folder or manifest that breaks the format
-    ├── PatchError             (ValueError)       a patch that can't be parsed, is refused, or doesn't apply
-    ├── TrajectoryError        (ValueError)       a trajectory whose arrays or tags contradict each other
-    ├── PolicyError            (ValueError)       a policy directory that can't be loaded or published
-    ├── SplitError             (PermissionError)  an evaluation on a split that the policy was trained on
-    ├── StoreError             (OSError)          a store that can't be read or written
-    │   └── ChecksumError                         bytes on disk differ from what was recorded
-    ├── AuthError              (PermissionError)  a missing or wrong bearer token
-    ├── EngineError            (RuntimeError)     the inference engine failed; the policy isn't to blame
-    │   └── EngineUnavailableError (ConnectionError)
-    └── SandboxError           (RuntimeError)     the environment failed; the policy isn't to blame
-        ├── SandboxUnavailableError (ConnectionError)  service, engine or kernel feature doesn't answer
-        ├── SandboxTimeoutError     (TimeoutError)     an operation of the environment itself ran too long
-        ├── SessionNotFoundError    (LookupError)
-        ├── PathError               (ValueError)       a path outside the working directory, or of a wrong kind
-        └── CapacityError                              no room for one more session now
+SweRlError
+├── ConfigError            (ValueError)       a wrong key, value, flag or file in a configuration
+├── TaskError              (ValueError)       a task folder or manifest that breaks the format
+├── PatchError             (ValueError)       a patch that can't be parsed, is refused, or doesn't apply
+├── TrajectoryError        (ValueError)       a trajectory whose arrays or tags contradict each other
+├── PolicyError            (ValueError)       a policy directory that can't be loaded or published
+├── SplitError             (PermissionError)  an evaluation on a split that the policy was trained on
+├── StoreError             (OSError)          a store that can't be read or written
+│   └── ChecksumError                         bytes on disk differ from what was recorded
+├── AuthError              (PermissionError)  a missing or wrong bearer token
+├── EngineError            (RuntimeError)     the inference engine failed; the policy isn't to blame
+│   └── EngineUnavailableError (ConnectionError)
+└── SandboxError           (RuntimeError)     the environment failed; the policy isn't to blame
+    ├── SandboxUnavailableError (ConnectionError)  service, engine or kernel feature doesn't answer
+    ├── SandboxTimeoutError     (TimeoutError)     an operation of the environment itself ran too long
+    ├── SessionNotFoundError    (LookupError)
+    ├── PathError               (ValueError)       a path outside the working directory, or of a wrong kind
+    └── CapacityError                              no room for one more session now
 """
 
 
