@@ -1,0 +1,190 @@
+"""Run `test_*` functions of a repository and report each; started as `python3 -I -B -S run_tests.py`.
+
+    run_tests.py [--report FILE] [TEST_FILE ...]        (default: every tests/**/test_*.py below the current directory)
+
+The tests run in a forked child, so that code which leaves the process early can't look like success: the parent alone
+writes the report, and takes a run for complete only after the child's end mark. With --report: JSON lines
+{"id", "status", "message"} closed by {"end": n}. Without: one line for each failure and a summary.
+Exit code: 0 all passed, 1 something failed or broke, 2 nothing to run or bad usage.
+Only built-in modules are imported: a start costs about as much as the bare interpreter. It isn't a sandbox.
+"""
+
+import posix
+import sys
+
+MESSAGE_LIMIT = 600
+ESCAPES = {i: f"\\u{i:04x}" for i in range(32)} | {34: '\\"', 92: "\\\\", 127: "\\u007f"}
+
+
+def find_test_files(folder):
+    found = []
+    try:
+        entries = sorted(posix.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return found
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            found += find_test_files(entry.path)
+        elif entry.name.startswith("test_") and entry.name.endswith(".py"):
+            found.append(entry.path)
+    return found
+
+
+def describe(error, test_file, source):
+    """One line: the exception, and the line of the repository that raised it."""
+    place = None
+    trace = error.__traceback__
+    while trace is not None:
+        name = relative(trace.tb_frame.f_code.co_filename)
+        if not name.startswith(("/", "<")):
+            place = (name, trace.tb_lineno)
+        trace = trace.tb_next
+    text = str(error)
+    if isinstance(error, AssertionError) and text:
+        return text
+    if isinstance(error, AssertionError) and place and place[0] == test_file:
+        return source.decode("utf-8", "replace").splitlines()[place[1] - 1].strip()
+    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{text} ({place[0]}:{place[1]})" if place else text
+
+
+def outcome(error, test_file, source):
+    if error is None:
+        return "passed", ""
+    if type(error).__name__ in ("SkipTest", "Skipped"):
+        return "skipped", str(error)
+    try:
+        message = describe(error, test_file, source)
+    except Exception:
+        message = type(error).__name__
+    return "failed" if isinstance(error, AssertionError) else "error", message
+
+
+def attempt(function, *arguments):
+    try:
+        function(*arguments)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of a test are failures, not our end
+        return error
+    return None
+
+
+def run_file(path, emit):
+    module = type(sys)(path[:-3].replace("/", "."))
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+
+    def load():
+        nonlocal source
+        with open(path, "rb") as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+
+    source = b""
+    error = attempt(load)
+    if error is not None:
+        emit(path, *outcome(error, path, source))
+        return
+    for name, function in list(module.__dict__.items()):
+        if name.startswith("test_") and type(function) is type(load):
+            emit(f"{path}::{name}", *outcome(attempt(function), path, source))
+
+
+def run_child(files, pipe, write=posix.write, leave=posix._exit, flush=(sys.stdout.flush, sys.stderr.flush)):
+    """Never returns. Records go through the pipe at once, so that the parent knows what ran before a crash."""
+
+    def emit(test_id, status, message):
+        fields = (field.translate(ESCAPES) for field in (status, test_id, message[:MESSAGE_LIMIT]))
+        data = ("\t".join(fields) + "\n").encode("utf-8", "replace")
+        while data:
+            data = data[write(pipe, data) :]
+
+    for path in files:
+        run_file(path, emit)
+    emit("", "end", "")
+    for call in flush:
+        attempt(call)
+    leave(0)
+
+
+def read_records(pipe):
+    """Records up to the end mark or the end of the pipe: (records with JSON-escaped fields, is it complete)."""
+    data, records = b"", []
+    while True:
+        chunk = posix.read(pipe, 65536)
+        data += chunk  # bounded by what the tests write, and they have a memory limit of their own
+        *lines, data = data.split(b"\n")
+        for line in lines:
+            record = line.decode("utf-8", "replace").split("\t")
+            if record[0] == "end":
+                return records, True
+            records.append(record)
+        if not chunk:
+            return records, False
+
+
+def relative(path):
+    here = posix.getcwd() + "/"
+    path = path[len(here) :] if path.startswith(here) else path
+    return path[2:] if path.startswith("./") else path
+
+
+def write_report(path, records, complete):
+    lines = [f'{{"id": "{test_id}", "status": "{status}", "message": "{text}"}}\n' for status, test_id, text in records]
+    if complete:
+        lines.append(f'{{"end": {len(records)}}}\n')
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)
+
+
+def print_summary(records, complete, wait_status):
+    counts = {}
+    for status, test_id, text in records:
+        counts[status] = counts.get(status, 0) + 1
+        if status in ("failed", "error"):
+            label = "FAIL" if status == "failed" else "ERROR"
+            text = text.replace("\\u000a", "\n  ").replace("\\u0009", "\t").replace('\\"', '"').replace("\\\\", "\\")
+            print(f"{label} {test_id.rpartition('::')[2]}: {text}")
+    if not complete:
+        ended = f"signal {posix.WTERMSIG(wait_status)}" if posix.WIFSIGNALED(wait_status) else "an early exit"
+        print(f"ERROR the test process ended by {ended} after {len(records)} tests")
+    order = ("failed", "error", "passed", "skipped")
+    summary = ", ".join(f"{counts[status]} {status}" for status in order if counts.get(status))
+    is_good = complete and not (counts.get("failed") or counts.get("error"))
+    print(("ok " if is_good else "") + summary)
+
+
+def main(arguments):
+    report = None
+    if arguments[:1] == ["--report"]:
+        if len(arguments) < 2:
+            sys.stderr.write("run_tests: --report needs a file name\n")
+            return 2
+        report, arguments = arguments[1], arguments[2:]
+    files = [relative(path) for path in arguments] or find_test_files("tests")
+    if not files:
+        sys.stderr.write("run_tests: no tests/**/test_*.py below the current directory\n")
+        return 2
+    # Last, so that a file of the repository can't stand in for a module of the standard library.
+    sys.path += [path for path in ("", "src") if path not in sys.path]
+    reading, writing = posix.pipe()
+    sys.stdout.flush()
+    child = posix.fork()
+    if child == 0:
+        posix.close(reading)
+        run_child(files, writing)
+    posix.close(writing)
+    records, complete = read_records(reading)
+    posix.close(reading)
+    _, wait_status = posix.waitpid(child, 0)
+    complete = complete and wait_status == 0 and all(len(record) == 3 for record in records)
+    if report is not None:
+        write_report(report, records, complete)
+    else:
+        print_summary(records, complete, wait_status)
+    statuses = [record[0] for record in records]
+    return 0 if complete and statuses and not {"failed", "error"} & set(statuses) else 1
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")
+    sys.exit(main(sys.argv[1:]))
