@@ -55,7 +55,7 @@ def _add(row: Any, status: dict[str, TestStatus]) -> str:
     if not isinstance(row, dict) or not isinstance(row.get("id"), str):
         return "a line of the report has no test id"
     try:
-        value = TestStatus(row.get("status"))
+        value = TestStatus(str(row.get("status")))
     except ValueError:
         return "a line of the report has an unknown status"
     if status.setdefault(row["id"], value) is not value:
