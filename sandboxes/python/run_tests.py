@@ -122,6 +122,18 @@ def read_records(pipe):
             return records, False
 
 
+class RepositoryFinder:
+    """Finds the repository's modules before the standard library is searched, and never under one of its names."""
+
+    search = sys.meta_path[-1].find_spec
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if path is None and name not in sys.stdlib_module_names:
+            return cls.search(name, ["", "src"])
+        return None
+
+
 def relative(path):
     here = posix.getcwd() + "/"
     path = path[len(here) :] if path.startswith(here) else path
@@ -164,8 +176,7 @@ def main(arguments):
     if not files:
         sys.stderr.write("run_tests: no tests/**/test_*.py below the current directory\n")
         return 2
-    # Last, so that a file of the repository can't stand in for a module of the standard library.
-    sys.path += [path for path in ("", "src") if path not in sys.path]
+    sys.meta_path.insert(0, RepositoryFinder)
     reading, writing = posix.pipe()
     sys.stdout.flush()
     child = posix.fork()
