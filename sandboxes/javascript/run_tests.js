@@ -1,12 +1,13 @@
 'use strict';
 // Run the tests of a repository and report each; started as `node run_tests.js`.
 //
-//     node run_tests.js [--report FILE] [TEST_FILE ...]     (default: every tests/**/*.test.{js,cjs,mjs,ts})
+//     node run_tests.js [--report FILE NONCE] [TEST_FILE ...]   (default: every tests/**/*.test.{js,cjs,mjs,ts})
 //
 // A test file calls the global `test(name, fn)`; `fn` may be async; `test.skip(name, fn)` reports a skip. Failures are
 // whatever `fn` throws (node:assert or an Error). All files run in one process, in order of their names.
-// With --report: JSON lines {"id", "status", "message"} closed by {"end": n}. Without: one line for each failure and a
+// With --report: JSON lines {"id", "status", "message"} closed by {"end": n, "nonce": NONCE}. Without: one line for each failure and a
 // summary. Exit code: 0 all passed, 1 something failed or broke (an early process.exit included), 2 nothing to run.
+// TypeScript files are transpiled as they are loaded, unchecked, by the package that the `tsc` on PATH belongs to.
 // It isn't a sandbox: it only sees to it that leaving early can't look like success.
 
 const fs = require('fs');
@@ -71,6 +72,32 @@ function show(value) {
   return require('util').inspect(value, { depth: 4, breakLength: Infinity, maxArrayLength: 20, maxStringLength: 200 });
 }
 
+// Lets require() load .ts files; raises if there is no tsc, rather than run nothing.
+function loadTypeScript() {
+  const folders = (process.env.PATH || '').split(path.delimiter);
+  const tsc = folders.map((folder) => path.join(folder, 'tsc')).find((file) => fs.existsSync(file));
+  if (!tsc) throw new Error('no tsc on PATH: install TypeScript');
+  const ts = require(path.join(path.dirname(fs.realpathSync(tsc)), '..', 'lib', 'typescript.js'));
+  const compilerOptions = {
+    module: ts.ModuleKind.CommonJS,
+    target: ts.ScriptTarget.ES2022,
+    esModuleInterop: true,
+    inlineSourceMap: true,
+  };
+  process.setSourceMapsEnabled(true);
+  require.extensions['.ts'] = (module, fileName) => {
+    const source = fs.readFileSync(fileName, 'utf8');
+    const output = ts.transpileModule(source, { compilerOptions, fileName, reportDiagnostics: true });
+    const problem = output.diagnostics[0];
+    if (problem) {
+      const line = source.slice(0, problem.start).split('\n').length;
+      const text = ts.flattenDiagnosticMessageText(problem.messageText, ' ');
+      throw new SyntaxError(`${text} (${path.relative(root, fileName)}:${line})`);
+    }
+    module._compile(output.outputText, fileName);
+  };
+}
+
 async function runFile(file, records) {
   const cases = [];
   const names = new Set();
@@ -123,19 +150,21 @@ function summary(records) {
 
 async function main(args) {
   let report = null;
+  let nonce = '';
   if (args[0] === '--report') {
-    if (args.length < 2) return usage('--report needs a file name');
-    report = args[1];
-    args = args.slice(2);
+    if (args.length < 3) return usage('--report needs a file name and a nonce');
+    [, report, nonce, ...args] = args;
   }
+  process.argv.length = 2;
   const files = args.length ? args.map((file) => path.relative(root, path.resolve(root, file))) : findTestFiles('tests');
   if (!files.length) return usage('no tests/**/*.test.{js,cjs,mjs,ts} below the current directory');
+  if (files.some((file) => file.endsWith('.ts'))) loadTypeScript();
   const records = [];
   for (const file of files) await runFile(file, records);
   isComplete = true;
   if (report !== null) {
     const lines = records.map((record) => stringify(record));
-    writeFileSync(report, lines.concat(stringify({ end: records.length })).join('\n') + '\n');
+    writeFileSync(report, lines.concat(stringify({ end: records.length, nonce })).join('\n') + '\n');
   } else {
     print(summary(records));
   }

@@ -1,10 +1,10 @@
 """Run `test_*` functions of a repository and report each; started as `python3 -I -B -S run_tests.py`.
 
-    run_tests.py [--report FILE] [TEST_FILE ...]        (default: every tests/**/test_*.py below the current directory)
+    run_tests.py [--report FILE NONCE] [TEST_FILE ...]   (default: every tests/**/test_*.py below the current directory)
 
 The tests run in a forked child, so that code which leaves the process early can't look like success: the parent alone
 writes the report, and takes a run for complete only after the child's end mark. With --report: JSON lines
-{"id", "status", "message"} closed by {"end": n}. Without: one line for each failure and a summary.
+{"id", "status", "message"} closed by {"end": n, "nonce": NONCE}. Without: one line for each failure and a summary.
 Exit code: 0 all passed, 1 something failed or broke, 2 nothing to run or bad usage.
 Only built-in modules are imported: a start costs about as much as the bare interpreter. It isn't a sandbox.
 """
@@ -140,10 +140,10 @@ def relative(path):
     return path[2:] if path.startswith("./") else path
 
 
-def write_report(path, records, complete):
+def write_report(path, nonce, records, complete):
     lines = [f'{{"id": "{test_id}", "status": "{status}", "message": "{text}"}}\n' for status, test_id, text in records]
     if complete:
-        lines.append(f'{{"end": {len(records)}}}\n')
+        lines.append(f'{{"end": {len(records)}, "nonce": "{nonce.translate(ESCAPES)}"}}\n')
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(lines)
 
@@ -166,12 +166,12 @@ def print_summary(records, complete, wait_status):
 
 
 def main(arguments):
-    report = None
+    report, nonce = None, ""
     if arguments[:1] == ["--report"]:
-        if len(arguments) < 2:
-            sys.stderr.write("run_tests: --report needs a file name\n")
+        if len(arguments) < 3:
+            sys.stderr.write("run_tests: --report needs a file name and a nonce\n")
             return 2
-        report, arguments = arguments[1], arguments[2:]
+        report, nonce, arguments = arguments[1], arguments[2], arguments[3:]
     files = [relative(path) for path in arguments] or find_test_files("tests")
     if not files:
         sys.stderr.write("run_tests: no tests/**/test_*.py below the current directory\n")
@@ -182,6 +182,7 @@ def main(arguments):
     child = posix.fork()
     if child == 0:
         posix.close(reading)
+        del sys.argv[1:]
         run_child(files, writing)
     posix.close(writing)
     records, complete = read_records(reading)
@@ -189,7 +190,7 @@ def main(arguments):
     _, wait_status = posix.waitpid(child, 0)
     complete = complete and wait_status == 0 and all(len(record) == 3 for record in records)
     if report is not None:
-        write_report(report, records, complete)
+        write_report(report, nonce, records, complete)
     else:
         print_summary(records, complete, wait_status)
     statuses = [record[0] for record in records]
