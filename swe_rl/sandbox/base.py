@@ -25,12 +25,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What a fresh sandbox holds: `source` is copied (never linked) into the working directory."""
+    """What a fresh sandbox holds: `source` is copied (never linked) into the working directory.
+
+    `is_disposable`: the caller made `source` for this sandbox alone, so a backend may move it instead of copying.
+    """
 
     source: Path
     language: str
     limits: Limits = Limits()
     env: Mapping[str, str] = field(default_factory=dict)
+    is_disposable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Command:
     """One process to run: `argv` as it is (no shell). `cwd` is relative to the working directory.
 
     `report_dir`: a host directory that the command alone sees, writable, at /report; used by the grader only.
+    `runner_dir`: a host directory with the language's test runner, bound read-only at /runner.
     """
 
     argv: tuple[str, ...]
@@ -47,6 +52,7 @@ class Command:
     timeout_s: float = 60.0
     output_limit_bytes: int = 64 * 1024
     report_dir: Path | None = None
+    runner_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""All tasks below some roots, by id, and the manifests that freeze a split. Splits are folders: <root>/<split>/<task_id>.
+"""All tasks below some roots, by id, and the manifests that freeze a split. A root holds <split>/<task_id>/ folders.
 
 Hashing is left to whoever asks for `content_sha256`, so that thousands of tasks load in a second or two.
 """
