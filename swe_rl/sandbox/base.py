@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 WORKDIR = "/workspace"
+REPORT_DIR = "/report"
+RUNNER_DIR = "/runner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """`exit_code` is None where a signal or the deadline ended the command."""
+    """`exit_code` is None where a signal or the deadline ended the command.
+
+    A status of 128 + n is read as signal n, as every shell reports it. Output past the limit keeps its head and its
+    tail around a line that counts what was left out.
+    """
 
     exit_code: int | None
     signal: int | None
