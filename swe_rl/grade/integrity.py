@@ -16,10 +16,11 @@ from swe_rl.task.language import LanguageSpec
 from swe_rl.task.spec import TaskSpec
 from swe_rl.verdict import Violation
 
-# Loaded by an interpreter, a package manager or a build tool on its own; none of them is part of a program's behaviour.
-_STARTUP_FILES = re.compile(
-    r"(?:.*/)?(?:sitecustomize\.py|usercustomize\.py|[^/]+\.pth|\.npmrc|\.cargo/config(?:\.toml)?"
-    r"|\.mvn/(?:jvm\.config|maven\.config|extensions\.xml)|go\.work)"
+# Files that a tool loads on its own, each with the lines that turn them against the tests (None: any line does).
+_STARTUP_FILES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
+    (re.compile(r"(?:.*/)?(?:sitecustomize\.py|usercustomize\.py|[^/]+\.pth)"), None),
+    (re.compile(r"(?:.*/)?\.cargo/config(?:\.toml)?"), re.compile(r".*\b(?:runner|rustc-wrapper|linker)\b")),
+    (re.compile(r"(?:.*/)?\.npmrc"), re.compile(r"\s*(?:node-options|script-shell)\b")),
 )
 _CONFTEST = re.compile(r"(?:.*/)?conftest\.py")
 _PYTEST_HOOK = re.compile(r"\s*(?:async\s+)?def\s+pytest_\w+|\s*pytest_plugins\s*=|.*hookimpl")
@@ -43,14 +44,15 @@ Rule = Callable[[Evidence], Iterator[Violation]]
 
 
 def startup_file(evidence: Evidence) -> Iterator[Violation]:
-    """Stops code that an interpreter or tool runs before any test: sitecustomize, .pth, .npmrc, cargo's `runner`."""
+    """Stops code that a tool runs before any test: sitecustomize, a .pth file, cargo's runner, npm's options."""
     for file in evidence.patch.files:
-        if _adds(file) and _STARTUP_FILES.fullmatch(file.path):
-            yield Violation("startup_file", file.path, "is loaded before the tests and can change their outcome")
+        for name, line in _STARTUP_FILES:
+            if _adds(file) and name.fullmatch(file.path) and (line is None or any(map(line.match, file.added_lines))):
+                yield Violation("startup_file", file.path, "is loaded before the tests and can change their outcome")
 
 
 def conftest_hook(evidence: Evidence) -> Iterator[Violation]:
-    """Stops a conftest.py that rewrites outcomes in a pytest hook; fixtures and plain edits are undone, not punished."""
+    """Stops a conftest.py that rewrites outcomes in a pytest hook; a fixture or plain edit is undone, not punished."""
     for file in evidence.patch.files:
         if _adds(file) and _CONFTEST.fullmatch(file.path) and any(map(_PYTEST_HOOK.match, file.added_lines)):
             yield Violation("conftest_hook", file.path, "adds a pytest hook or plugin")
@@ -86,8 +88,8 @@ def restore_protected(patch: ParsedPatch, task: TaskSpec, language: LanguageSpec
             _clear_way(directory, path)
             shutil.copyfile(source, target)
             target.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
-        else:
-            target.unlink(missing_ok=True)
+        elif target.is_file():
+            target.unlink()
     return touched
 
 

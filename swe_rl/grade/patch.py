@@ -180,9 +180,7 @@ def _stage_file(directory: Path, stage: Path, path: str) -> None:
             (stage / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, stage / path)
     except (FileExistsError, NotADirectoryError) as error:
-        raise PatchError(
-            f"patch: {path}: a file is in the way of a directory; move it in a patch of its own"
-        ) from error
+        raise PatchError(f"patch: {path}: a file is where a directory should be; remove it first") from error
 
 
 def _write_back(stage: Path, directory: Path, paths: Sequence[str]) -> None:

@@ -1,0 +1,46 @@
+"""Files on the host around one grading: the copy of a task's environment, and the report that a run left behind."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+MAX_REPORT_BYTES = 8 * 1024 * 1024
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copies files, links and directories below `source` to the new directory `target`, writable by the owner."""
+    target.mkdir()
+    with os.scandir(source) as entries:
+        for entry in entries:
+            copy = target / entry.name
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), copy)
+            elif entry.is_dir():
+                copy_tree(Path(entry.path), copy)
+            else:
+                shutil.copyfile(entry.path, copy)
+                copy.chmod(0o755 if entry.stat().st_mode & 0o100 else 0o644)
+
+
+def read_report(directory: Path, name: str, limit_bytes: int = MAX_REPORT_BYTES) -> tuple[bytes | None, str]:
+    """The report's bytes, or None and the reason; the run may have put anything at `name`.
+
+    A link isn't followed, a pipe doesn't block, and a file beyond the limit isn't read.
+    """
+    try:
+        descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None, "no report file"
+    except OSError as error:
+        return None, f"the report can't be opened: {error.strerror}"
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return None, "the report isn't a regular file"
+        if status.st_nlink != 1:
+            return None, "the report has a second name"
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        return None, f"the report has more than {limit_bytes} bytes"
+    return data, ""
