@@ -55,6 +55,7 @@ class EngineConfig(Section):
     max_context: int = Field(default=1024, ge=16, description="tokens of one trajectory")
     num_threads: int = Field(default=1, ge=1)
     url: str = Field(default="", description="vllm: address of a running server; empty: the run starts its own")
+    vllm_python: str = Field(default="", description="vllm: interpreter that has it; empty: the running one")
 
 
 class SamplingConfig(Section):
@@ -107,6 +108,7 @@ class MaskConfig(Section):
     eps_p: float = Field(default=1e-6, gt=0, lt=0.5, description="floor on 1 - p")
     importance_weight: Literal["none", "raw", "clamped"] = "none"
     weight_cap: float = Field(default=2.0, gt=0)
+    sharpness: float = Field(default=2.0, gt=0, description="kpop_soft: exponent of divergence / phi")
 
 
 class LossConfig(Section):

@@ -1,0 +1,167 @@
+"""Packs whole trajectories into flat rows of tokens for one optimiser step.
+
+Groups of trajectories go in; out come rows of about `row_tokens` tokens in which every trajectory is one document.
+A trajectory is never cut: one that is longer than a row has a row of its own. Attention never crosses documents (that
+is the model's business), so how the rows were packed must not change any number. Trajectories that do not
+train (no advantage, see `advantage`) are left out of the rows but counted in the metrics.
+
+Shapes: N tokens of one row. Every array is aligned to its own token, as `swe_rl.trajectory` says.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from swe_rl.errors import TrajectoryError
+from swe_rl.train.advantage import AdvantageKind, Advantages, compute_advantages
+from swe_rl.trajectory import Group, StopReason, Trajectory
+
+PADDING = -1  # trajectory_N of tokens that only round a row up
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedRow:
+    """One flat row. document_N ascends without gaps; padding is one last document that does not train.
+
+    token_ids_N, document_N, trajectory_N, position_N int64; trainable_N bool; infer_logprobs_N, advantage_N,
+    temperature_N float32; version_N, segment_N, turn_N int32. trajectory_N indexes `TokenBatch.trajectories`.
+    """
+
+    token_ids_N: Tensor
+    document_N: Tensor
+    trajectory_N: Tensor
+    position_N: Tensor
+    trainable_N: Tensor
+    infer_logprobs_N: Tensor
+    advantage_N: Tensor
+    temperature_N: Tensor
+    version_N: Tensor
+    segment_N: Tensor
+    turn_N: Tensor
+
+    def __len__(self) -> int:
+        return int(self.token_ids_N.shape[0])
+
+    def to(self, device: torch.device) -> "PackedRow":
+        return PackedRow(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBatch:
+    """The rows of one step, the trajectories they index (in a fixed order), and what the rollouts were like."""
+
+    rows: tuple[PackedRow, ...]
+    trajectories: tuple[Trajectory, ...]
+    metrics: Mapping[str, float]
+
+    @property
+    def num_trainable(self) -> int:
+        return sum(int(row.trainable_N.sum()) for row in self.rows)
+
+
+def build_batch(
+    groups: Sequence[Group],
+    *,
+    row_tokens: int = 2048,
+    advantage: AdvantageKind = "group_mean",
+    shuffle_seed: Sequence[int] | None = None,
+    round_to: int = 1,
+) -> TokenBatch:
+    """Computes advantages and packs. `round_to` pads rows to its multiples, so that a run has few tensor shapes.
+
+    Raises TrajectoryError for a trajectory that was sampled greedily: it has no policy gradient.
+    """
+    advantages = compute_advantages(groups, advantage, shuffle_seed)
+    members: list[tuple[Trajectory, float]] = []
+    for group, values in zip(groups, advantages.values, strict=True):
+        for trajectory, value in zip(group.trajectories, values, strict=True):
+            if value is not None and trajectory.num_sampled > 0:
+                _check_temperature(trajectory)
+                members.append((trajectory, value))
+    rows = tuple(_row(members, indices, round_to) for indices in _pack([len(t) for t, _ in members], row_tokens))
+    return TokenBatch(rows, tuple(t for t, _ in members), _describe(groups, advantages))
+
+
+def _check_temperature(trajectory: Trajectory) -> None:
+    if trajectory.temperature == 0.0:
+        raise TrajectoryError(
+            f"trajectory {trajectory.trajectory_id}: temperature is 0, greedy samples have no policy gradient; "
+            "set sampling.temperature above 0"
+        )
+
+
+def _pack(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
+    """First fit, longest first: indices of the members of each row; ties keep their order."""
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        fitting = (r for r, left in enumerate(room) if left >= lengths[index])
+        row = next(fitting, None)
+        if row is None:
+            rows.append([index])
+            room.append(row_tokens - lengths[index])
+        else:
+            rows[row].append(index)
+            room[row] -= lengths[index]
+    return rows
+
+
+def _row(members: Sequence[tuple[Trajectory, float]], indices: Sequence[int], round_to: int) -> PackedRow:
+    chosen = [members[i] for i in indices]
+    lengths = [len(t) for t, _ in chosen]
+    num_padding = -sum(lengths) % round_to
+
+    def flat(parts: Sequence[NDArray], fill: float, dtype: type) -> Tensor:
+        padding = np.full(num_padding, fill)
+        return torch.from_numpy(np.concatenate([*parts, padding]).astype(dtype))
+
+    def spread(values: Sequence[float], fill: float, dtype: type) -> Tensor:
+        return flat([np.full(n, v) for n, v in zip(lengths, values, strict=True)], fill, dtype)
+
+    return PackedRow(
+        token_ids_N=flat([t.token_ids for t, _ in chosen], 0, np.int64),
+        document_N=spread(range(len(chosen)), len(chosen), np.int64),
+        trajectory_N=spread(indices, PADDING, np.int64),
+        position_N=flat([np.arange(n) for n in lengths], PADDING, np.int64),
+        trainable_N=flat([t.sampled for t, _ in chosen], 0, np.bool_),
+        infer_logprobs_N=flat([t.infer_logprobs for t, _ in chosen], np.nan, np.float32),
+        advantage_N=spread([a for _, a in chosen], 0.0, np.float32),
+        temperature_N=spread([t.temperature for t, _ in chosen], 1.0, np.float32),
+        version_N=flat([t.policy_version for t, _ in chosen], -1, np.int32),
+        segment_N=flat([t.segment for t, _ in chosen], 0, np.int32),
+        turn_N=flat([t.turn for t, _ in chosen], -1, np.int32),
+    )
+
+
+def join_rows(rows: Sequence[PackedRow]) -> PackedRow:
+    """One longer row; the documents are numbered on."""
+    if len(rows) == 1:
+        return rows[0]
+    columns = {name: torch.cat([getattr(row, name) for row in rows]) for name in (f.name for f in fields(PackedRow))}
+    firsts = [int(row.document_N[-1]) + 1 for row in rows]
+    offsets = [sum(firsts[:i]) for i in range(len(rows))]
+    columns["document_N"] = torch.cat([row.document_N + o for row, o in zip(rows, offsets, strict=True)])
+    return PackedRow(**columns)
+
+
+def _describe(groups: Sequence[Group], advantages: Advantages) -> dict[str, float]:
+    trajectories = [t for group in groups for t in group.trajectories]
+    rewards = [t.reward for t in trajectories if t.reward is not None]
+    stops = Counter(t.stop_reason for t in trajectories)
+    total = max(len(trajectories), 1)
+    metrics = {
+        "reward/mean": float(np.mean(rewards)) if rewards else float("nan"),
+        "reward/num_zero_variance_groups": float(advantages.num_zero_variance_groups),
+        "reward/num_faulted": float(advantages.num_faulted),
+        "rollout/num_trajectories": float(len(trajectories)),
+        "rollout/length_mean": float(np.mean([len(t) for t in trajectories] or [0])),
+        "rollout/length_max": float(max((len(t) for t in trajectories), default=0)),
+        "rollout/sampled_mean": float(np.mean([t.num_sampled for t in trajectories] or [0])),
+        "rollout/turns_mean": float(np.mean([len(t.turns) for t in trajectories] or [0])),
+    }
+    return metrics | {f"rollout/stop_{reason.value}": stops[reason] / total for reason in StopReason}

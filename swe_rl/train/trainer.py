@@ -1,0 +1,264 @@
+"""One optimiser step on one batch: replay, mask, loss, AdamW.
+
+A `TokenBatch` goes in; the weights of the model change in place, and metrics and per-token columns come out. Three
+log-probabilities are kept apart: infer_logprobs (the engine's, in the batch), train_logprobs (the replay under the
+weights about to be updated) and new_logprobs (during the update). The trainer reads no store and publishes nothing.
+
+Shapes: N tokens of one microbatch (rows joined end to end).
+"""
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from swe_rl.config import Config
+from swe_rl.errors import StoreError
+from swe_rl.model import load_model, save_policy, token_logprobs
+from swe_rl.train.batch import PackedRow, TokenBatch, join_rows
+from swe_rl.train.checkpoint import load_state, save_state
+from swe_rl.train.loss import policy_loss
+from swe_rl.train.mask import MASKS, MaskResult, binary_kl
+from swe_rl.train.mismatch import describe_mask, describe_mismatch
+from swe_rl.train.token_log import COLUMN_DTYPES, TokenColumns
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepResult:
+    """`is_skipped`: the weights did not move, as nothing was kept or a gradient was not finite."""
+
+    metrics: Mapping[str, float]
+    tokens: TokenColumns
+    is_skipped: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replay:
+    row: PackedRow
+    train_logprobs_N: Tensor
+    mask: MaskResult
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Sums over the optimiser updates of one step."""
+
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    num_clipped: int = 0
+    num_updates: int = 0
+    num_skipped: int = 0
+
+
+class Trainer:
+    """Owns the float32 master weights and the optimiser. `version` is the number of steps behind the weights."""
+
+    def __init__(self, policy_dir: Path, config: Config, state_dir: Path) -> None:
+        torch.set_num_threads(config.train.num_threads)
+        torch.manual_seed(config.run.seed)
+        self.version = 0
+        self._config = config
+        self._policy_dir, self._state_dir = policy_dir, state_dir
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = load_model(policy_dir, torch.float32).to(self._device)
+        self._model.train()
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(),
+            lr=config.train.lr,
+            betas=config.train.betas,
+            weight_decay=config.train.weight_decay,
+        )
+
+    def update(self, batch: TokenBatch) -> StepResult:
+        """Trains on all rows once, in `train.minibatches` optimiser updates; the version rises by one."""
+        started = time.perf_counter()
+        totals = _Totals()
+        minibatches = self._split(batch.rows)
+        if len(minibatches) == 1:
+            # One update: its own forward is the replay, so the ratio is exactly 1 and a second forward would be waste.
+            done = self._update_once(minibatches[0], None, totals)
+        else:
+            replays = [[self._replay(row) for row in rows] for rows in minibatches]
+            for rows, group in zip(minibatches, replays, strict=True):
+                self._update_once(rows, group, totals)
+            done = [replay for group in replays for replay in group]
+        columns = _columns(batch, done, self.version, self._config.mask.eps_p)
+        metrics = dict(batch.metrics) | describe_mask(columns) | describe_mismatch(columns)
+        metrics |= self._describe(totals, columns, batch) | {"time/update_s": time.perf_counter() - started}
+        self.version += 1
+        return StepResult(metrics, columns, is_skipped=totals.num_skipped == totals.num_updates)
+
+    def save_policy(self, out_dir: Path) -> None:
+        """Writes the current weights as a Hugging Face directory, with the tokenizer of the cold start."""
+        save_policy(self._model, self._policy_dir, out_dir)
+
+    def save_state(self) -> Path:
+        """Writes all that an exact resume needs; see `checkpoint`."""
+        state = {
+            "version": self.version,
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        return save_state(self._state_dir, self.version, state)
+
+    def load_state(self, version: int) -> None:
+        """Goes on from the state of `version`; raises StoreError if it isn't there or doesn't fit the model."""
+        state = load_state(self._state_dir, version)
+        try:
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise StoreError(
+                f"{self._state_dir}: state of version {version} is of another model than {self._policy_dir}: {reason}; "
+                "give the run the policy.path that it was started with"
+            ) from error
+        torch.set_rng_state(state["random"])
+        self.version = int(state["version"])
+
+    def _split(self, rows: Sequence[PackedRow]) -> list[list[PackedRow]]:
+        """Rows of each optimiser update, joined to microbatches; striding spreads long rows over the updates."""
+        num = max(1, min(self._config.train.minibatches, len(rows)))
+        size = self._config.train.rows_per_microbatch
+        parts = [rows[i::num] for i in range(num)]
+        return [[join_rows(part[j : j + size]).to(self._device) for j in range(0, len(part), size)] for part in parts]
+
+    def _logprobs(self, row: PackedRow) -> Tensor:
+        is_bfloat16 = self._config.train.dtype == "bfloat16"
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=is_bfloat16):
+            return token_logprobs(
+                self._model,
+                row.token_ids_N,
+                row.document_N,
+                row.temperature_N,
+                chunk=self._config.train.logprob_chunk,
+                needed_N=row.trainable_N,
+            )
+
+    def _replay(self, row: PackedRow) -> _Replay:
+        with torch.no_grad():
+            return self._judge(row, self._logprobs(row))
+
+    def _judge(self, row: PackedRow, train_logprobs_N: Tensor) -> _Replay:
+        options = self._config.mask.model_dump(exclude={"rule"})
+        stale_N = row.trainable_N & (self.version - row.version_N > self._config.rollout.max_staleness)
+        rule = MASKS[self._config.mask.rule]
+        mask = rule(train_logprobs_N, row.infer_logprobs_N, row.trainable_N, stale=stale_N, **options)
+        return _Replay(row, train_logprobs_N, mask)
+
+    def _update_once(
+        self, rows: Sequence[PackedRow], replays: Sequence[_Replay] | None, totals: _Totals
+    ) -> list[_Replay]:
+        """Sums the gradients of all microbatches, then steps; without `replays` each forward is its own replay."""
+        num_trainable = sum(int(row.trainable_N.sum()) for row in rows)
+        self._optimizer.zero_grad(set_to_none=True)
+        done: list[_Replay] = []
+        value = 0.0
+        for index, row in enumerate(rows):
+            new_logprobs_N = self._logprobs(row)
+            replay = self._judge(row, new_logprobs_N.detach()) if replays is None else replays[index]
+            loss = policy_loss(
+                new_logprobs_N,
+                replay.train_logprobs_N,
+                row.advantage_N,
+                replay.mask.weight,
+                replay.mask.keep,
+                denominator=num_trainable,
+                clip_low=self._config.loss.clip_low,
+                clip_high=self._config.loss.clip_high,
+            )
+            loss.value.backward()
+            value += float(loss.value.detach())
+            totals.num_clipped += loss.num_clipped
+            done.append(replay)
+        self._step(value, num_trainable, sum(replay.mask.counters["kept"] for replay in done), totals)
+        return done
+
+    def _step(self, value: float, num_trainable: int, num_kept: int, totals: _Totals) -> None:
+        """Clips and applies the summed gradient. Without a kept token there is nothing to learn: no step, no decay."""
+        totals.num_updates += 1
+        if num_kept == 0:
+            totals.num_skipped += 1
+            return
+        if self._config.loss.denominator == "kept":
+            # The loss is linear in its denominator, and how many are kept is known only after the last forward.
+            scale = num_trainable / num_kept
+            value *= scale
+            for parameter in self._model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+        norm = float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.train.grad_clip))
+        totals.loss += value
+        if not math.isfinite(norm):
+            logger.warning("step %d: gradient norm is %s, the update is skipped", self.version, norm)
+            totals.num_skipped += 1
+            return
+        totals.grad_norm = max(totals.grad_norm, norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate()
+        self._optimizer.step()
+
+    def _learning_rate(self) -> float:
+        warmup = self._config.train.warmup_steps
+        return self._config.train.lr * (min(1.0, (self.version + 1) / warmup) if warmup else 1.0)
+
+    def _describe(self, totals: _Totals, columns: TokenColumns, batch: TokenBatch) -> dict[str, float]:
+        num_kept = int(columns.kept.sum())
+        return {
+            "train/loss": totals.loss / totals.num_updates,
+            "train/grad_norm": totals.grad_norm,
+            "train/clip_fraction": totals.num_clipped / max(num_kept, 1),
+            "train/num_tokens": float(sum(len(row) for row in batch.rows)),
+            "train/num_trainable_tokens": float(len(columns)),
+            "train/num_trajectories": float(len(batch.trajectories)),
+            "train/num_skipped_updates": float(totals.num_skipped),
+            "train/lr": self._learning_rate(),
+        }
+
+
+def _columns(batch: TokenBatch, replays: Sequence[_Replay], version: int, eps_p: float) -> TokenColumns:
+    """The trainable tokens of all microbatches, ordered by trajectory and position: however the rows were packed."""
+    parts = [_gather(replay, eps_p) for replay in replays]
+    names = [f.name for f in fields(TokenColumns) if f.name not in ("staleness", "reward", "trajectory_ids")]
+    flat = {name: np.concatenate([part[name] for part in parts] or [np.zeros(0)]) for name in names}
+    order = np.lexsort((flat["position"], flat["trajectory"]))
+    columns = {name: values[order].astype(COLUMN_DTYPES[name]) for name, values in flat.items()}
+    rewards = np.array([math.nan if t.reward is None else t.reward for t in batch.trajectories], np.float32)
+    return TokenColumns(
+        **columns,
+        staleness=(version - columns["version"]).astype(np.int32),
+        reward=rewards[columns["trajectory"]],
+        trajectory_ids=np.array([t.trajectory_id for t in batch.trajectories], dtype=np.str_),
+    )
+
+
+def _gather(replay: _Replay, eps_p: float) -> dict[str, NDArray]:
+    row, mask = replay.row, replay.mask
+    train, infer = replay.train_logprobs_N, row.infer_logprobs_N
+    tensors = {
+        "trajectory": row.trajectory_N,
+        "position": row.position_N,
+        "token_id": row.token_ids_N,
+        "segment": row.segment_N,
+        "turn": row.turn_N,
+        "version": row.version_N,
+        "infer_logprobs": infer,
+        "train_logprobs": train,
+        "divergence_forward": binary_kl(train, infer, eps_p),
+        "divergence_reverse": binary_kl(infer, train, eps_p),
+        "kept": mask.keep,
+        "weight": mask.weight,
+        "reason": mask.reason,
+        "advantage": row.advantage_N,
+    }
+    return {name: tensor[row.trainable_N].cpu().numpy() for name, tensor in tensors.items()}
