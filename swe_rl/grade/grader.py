@@ -1,7 +1,7 @@
 """Grades one patch in a sandbox that the agent has never seen. Only the patch crosses from the agent's side.
 
-    fresh copy of the base -> apply patch -> restore protected files -> write hidden tests       (on the host, as data)
-    -> one command in a fresh sandbox -> read the report -> parse -> judge                       (product code runs here)
+    fresh copy of the base -> apply patch -> restore protected files -> write hidden tests      (on the host, as data)
+    -> one command in a fresh sandbox -> read the report -> parse -> judge                      (product code runs here)
 
 Whatever the patch does ends in a verdict. A fault of the environment is retried once, then it's ENVIRONMENT_ERROR
 with no reward.

@@ -18,6 +18,8 @@ from swe_rl.sandbox.base import FileEntry
 from swe_rl.task.language import compile_globs
 
 MAX_PATCH_BYTES = 2 * 1024 * 1024
+MAX_PATH_BYTES = 1024
+MAX_NAME_BYTES = 200
 GIT_TIMEOUT_S = 60.0
 # What running code leaves behind. A file of the base is never ignored, whatever its name.
 GENERATED_GLOBS = (
@@ -60,7 +62,10 @@ def check_patch(patch: str, *, allow_binary: bool = False) -> ParsedPatch:
     Raises PatchError for a patch that is too large or not in git's format; for an absolute path, `..` or a `.git`
     component; for symbolic links and submodules; and for binary content unless `allow_binary`.
     """
-    num_bytes = len(patch.encode("utf-8", "surrogatepass"))
+    try:
+        num_bytes = len(patch.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise PatchError(f"patch: character {error.start} isn't text; encode the patch as UTF-8") from error
     if num_bytes > MAX_PATCH_BYTES:
         raise PatchError(f"patch: {num_bytes} bytes, more than the {MAX_PATCH_BYTES} allowed; make it smaller")
     parsed = parse_patch(patch)
@@ -89,7 +94,7 @@ def apply_patch(patch: str, directory: Path, *, allow_binary: bool = False) -> P
         stage = Path(name)
         for path in parsed.paths:
             _stage_file(directory, stage, path)
-        run = _git(["apply", "--whitespace=nowarn", "-"], stage, patch.encode("utf-8", "surrogatepass"))
+        run = _git(["apply", "--whitespace=nowarn", "-"], stage, patch.encode("utf-8"))
         if run.returncode != 0:
             raise PatchError(f"patch: doesn't apply: {_first_line(run.stderr)}; make it against the task's base")
         _write_back(stage, directory, parsed.paths)
@@ -126,7 +131,9 @@ def _diff(paths: Iterable[str], base: Mapping[str, FileEntry], tree: Mapping[str
         run = _git([*config, "diff", *options, "a", "b"], root)
     if run.returncode != 1:
         raise SandboxUnavailableError(f"git diff: exit code {run.returncode}, want 1: {_first_line(run.stderr)}")
-    return re.sub(rb"^diff --git (.*)$", _both_sides, run.stdout, flags=re.MULTILINE).decode("utf-8")
+    return re.sub(rb"^diff --git (.*)$", _both_sides, run.stdout, flags=re.MULTILINE).decode(
+        "utf-8", "backslashreplace"
+    )
 
 
 def _both_sides(match: re.Match[bytes]) -> bytes:
@@ -159,6 +166,8 @@ def _check_path(path: str) -> None:
         raise PatchError(f"patch: {path!r}: a path may hold no '.', '..' or empty component")
     if any(part.lower().rstrip(". ") == ".git" for part in parts):
         raise PatchError(f"patch: {path!r}: a path may hold no .git component")
+    if len(path.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
+        raise PatchError(f"patch: {path[:80]!r}...: the path is too long; give the file a shorter name")
 
 
 def _check_parents(directory: Path, path: str) -> None:

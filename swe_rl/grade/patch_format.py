@@ -205,6 +205,9 @@ def _unquote(reader: _Reader, raw: str) -> str:
     encoded = re.sub(
         rb"\\([0-3][0-7]{2}|.)",
         lambda match: bytes([int(match[1], 8) if len(match[1]) == 3 else _ESCAPES[match[1].decode()]]),
-        raw[1:-1].encode("utf-8", "surrogateescape"),
+        raw[1:-1].encode(),
     )
-    return encoded.decode("utf-8", "surrogateescape")
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError:
+        raise reader.fail("a path isn't UTF-8") from None
