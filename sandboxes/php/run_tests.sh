@@ -1,0 +1,26 @@
+#!/bin/sh
+# Run the PHPUnit tests below tests/ without any configuration of the repository.
+#     run_tests.sh [REPORT NONCE]
+# PHPUnit writes its JUnit report only when it comes to its end: a run without one failed, whatever its exit code says.
+# With a report: that file, closed by a comment with the nonce. Without: a line for each failure and a summary.
+# Exit code: 0 all passed.
+log=$(mktemp) && output=$(mktemp) || exit 1
+trap 'rm -f "$log" "$output"' EXIT
+phpunit --no-configuration --do-not-cache-result --colors=never --log-junit "$log" tests > "$output" 2>&1
+code=$?
+if ! grep -q '</testsuites>' "$log"; then
+  echo "ERROR the test process ended early:"
+  head -n 30 "$output"
+  exit 1
+fi
+if [ -n "${1:-}" ]; then
+  cp "$log" "$1"
+  printf '<!-- nonce %s -->\n' "$2" >> "$1"
+elif [ "$code" -eq 0 ]; then
+  # "OK (3 tests, 5 assertions)"
+  sed -n 's/^OK (\([0-9]*\) test.*/ok \1 passed/p; s/^OK, but.*/&/p; s/^Tests: .*/&/p; s/^No tests executed!/&/p' "$output"
+else
+  # From the first numbered failure on: name, message, place.
+  sed -n '/^1) /,$p' "$output" | grep -vE '^(--|FAILURES!|ERRORS!|)$' | head -n 60
+fi
+[ "$code" -eq 0 ] && grep -q '<testcase ' "$log"
