@@ -24,8 +24,8 @@ from swe_rl.grade.parsers import PARSERS
 from swe_rl.grade.parsers.report import ParsedReport
 from swe_rl.grade.patch import apply_patch
 from swe_rl.grade.tree import copy_tree, read_report
-from swe_rl.sandbox.base import Backend, Command, CommandResult, Limits, SandboxSpec
-from swe_rl.task.language import REPORT_DIR, LanguageSpec, fill_command
+from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, Backend, Command, CommandResult, Limits, SandboxSpec
+from swe_rl.task.language import LanguageSpec, fill_command
 from swe_rl.task.spec import TaskSpec
 from swe_rl.verdict import Outcome, TestCounts, Verdict, Violation
 
@@ -113,7 +113,7 @@ class Grader:
         limits = task_limits(task, language)
         template = task.test_command or language.test_command
         command = Command(
-            argv=fill_command(template, report=f"{REPORT_DIR}/{report_name}", nonce=nonce),
+            argv=fill_command(template, report=f"{REPORT_DIR}/{report_name}", runner=RUNNER_DIR, nonce=nonce),
             env=language.env,
             timeout_s=limits.timeout_s,
             output_limit_bytes=OUTPUT_LIMIT_BYTES,

@@ -89,7 +89,7 @@ def apply_patch(patch: str, directory: Path, *, allow_binary: bool = False) -> P
     """
     parsed = check_patch(patch, allow_binary=allow_binary)
     for path in parsed.paths:
-        _check_parents(directory, path)
+        _check_place(directory, path, set(parsed.paths))
     with tempfile.TemporaryDirectory(prefix="swe-rl-apply-") as name:
         stage = Path(name)
         for path in parsed.paths:
@@ -131,9 +131,8 @@ def _diff(paths: Iterable[str], base: Mapping[str, FileEntry], tree: Mapping[str
         run = _git([*config, "diff", *options, "a", "b"], root)
     if run.returncode != 1:
         raise SandboxUnavailableError(f"git diff: exit code {run.returncode}, want 1: {_first_line(run.stderr)}")
-    return re.sub(rb"^diff --git (.*)$", _both_sides, run.stdout, flags=re.MULTILINE).decode(
-        "utf-8", "backslashreplace"
-    )
+    diff = re.sub(rb"^diff --git (.*)$", _both_sides, run.stdout, flags=re.MULTILINE)
+    return diff.decode("utf-8", "backslashreplace")  # only a link's target, refused by every check, can need it
 
 
 def _both_sides(match: re.Match[bytes]) -> bytes:
@@ -170,39 +169,41 @@ def _check_path(path: str) -> None:
         raise PatchError(f"patch: {path[:80]!r}...: the path is too long; give the file a shorter name")
 
 
-def _check_parents(directory: Path, path: str) -> None:
+def _check_place(directory: Path, path: str, touched: set[str]) -> None:
+    """Refuses what git can't see from the staging directory: links above a path, untouched files in its way."""
+    if (directory / path).is_dir():
+        below = (file for file in (directory / path).rglob("*") if file.is_symlink() or not file.is_dir())
+        if not {str(file.relative_to(directory)) for file in below} <= touched:
+            raise PatchError(f"patch: {path}: is a directory in the task; change plain files only")
     parent = directory
     for part in path.split("/")[:-1]:
         parent = parent / part
         if parent.is_symlink():
             raise PatchError(f"patch: {path}: lies beyond a symbolic link; name the file by its own path")
+        if parent.is_file() and str(parent.relative_to(directory)) not in touched:
+            raise PatchError(f"patch: {path}: {part} is a file in the task, not a directory")
 
 
 def _stage_file(directory: Path, stage: Path, path: str) -> None:
     source = directory / path
     if source.is_symlink():
         raise PatchError(f"patch: {path}: is a symbolic link in the task; change plain files only")
-    if source.is_dir():
-        raise PatchError(f"patch: {path}: is a directory in the task; change plain files only")
-    try:
-        if source.is_file():
-            (stage / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, stage / path)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise PatchError(f"patch: {path}: a file is where a directory should be; remove it first") from error
+    if source.is_file():
+        (stage / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, stage / path)
 
 
 def _write_back(stage: Path, directory: Path, paths: Sequence[str]) -> None:
+    """Removals first: a file may have become a directory, or the other way round."""
     for path in paths:
-        if not (stage / path).exists():
+        if not (stage / path).is_file():
             _remove(directory, path)
     for path in paths:
-        if (stage / path).exists():
+        if (stage / path).is_file():
             target = directory / path
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-            except (FileExistsError, NotADirectoryError) as error:
-                raise PatchError(f"patch: {path}: a file of the task is where a directory should be") from error
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.is_dir():
+                shutil.rmtree(target)  # holds no file any more: _check_place
             target.unlink(missing_ok=True)
             shutil.copy(stage / path, target)
 
@@ -210,7 +211,9 @@ def _write_back(stage: Path, directory: Path, paths: Sequence[str]) -> None:
 def _remove(directory: Path, path: str) -> None:
     """Removes the file and then, as git does, the directories that it leaves empty."""
     target = directory / path
-    target.unlink(missing_ok=True)
+    if not target.is_file():
+        return
+    target.unlink()
     for parent in target.parents:
         if parent == directory or not parent.is_dir() or any(parent.iterdir()):
             return

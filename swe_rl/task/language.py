@@ -18,9 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swe_rl.errors import ConfigError
 
-RUNNER_DIR = "/runner"
-REPORT_DIR = "/report"
-
 
 @dataclass(frozen=True)
 class LanguageSpec:
@@ -44,7 +41,7 @@ class LanguageSpec:
 
     @property
     def runner_dir(self) -> Path | None:
-        """The host directory to bind read-only at RUNNER_DIR; None if the language needs none."""
+        """The host directory to bind read-only in the sandbox; None if the language needs none."""
         return self.root if self.runner else None
 
     @property
@@ -134,9 +131,9 @@ def read_languages(root: Path) -> dict[str, LanguageSpec]:
     return {folder.name: read_language(folder) for folder in folders}
 
 
-def fill_command(command: Sequence[str], *, report: str, nonce: str) -> tuple[str, ...]:
+def fill_command(command: Sequence[str], *, report: str, runner: str, nonce: str) -> tuple[str, ...]:
     """The argv with its placeholders filled; other braces are left as they are."""
-    known = {"{report}": report, "{runner}": RUNNER_DIR, "{nonce}": nonce}
+    known = {"{report}": report, "{runner}": runner, "{nonce}": nonce}
     return tuple(re.sub(r"\{(?:report|runner|nonce)\}", lambda match: known[match[0]], part) for part in command)
 
 
