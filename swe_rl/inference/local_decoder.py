@@ -1,0 +1,159 @@
+"""A lean forward for Llama-like decoders (RMSNorm, rotary positions, grouped heads, gated MLP) with a slot cache.
+
+It reads the weights of a transformers model once, fuses what can be fused, and then runs without modules: on one
+CPU core their overhead would cost more than the arithmetic of a small policy. Prefill takes a flat row of tokens of
+many slots; decode takes one token of each of the first B slots.
+
+It knows nothing of sessions, sampling or policy versions.
+
+Shapes: N tokens, B decoded rows (slots 0..B-1), H query heads, K key-value heads, G = H / K, D head size, E hidden
+size, L cached columns that are read, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from swe_rl.inference.local_weights import LayerWeights, read_weights
+
+_COLUMN_BUCKET = 32
+_PREFILL_BUCKET = 64
+
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens to prefill: they stand at `start`, `start + 1`, ... of the context held by `slot`."""
+
+    slot: int
+    start: int
+    token_ids: Sequence[int]
+
+
+class SlotDecoder:
+    """One model and the key-value cache of `num_slots` contexts of up to `max_context` tokens."""
+
+    def __init__(self, model: PreTrainedModel, num_slots: int, max_context: int) -> None:
+        """Raises PolicyError for a model that this forward doesn't reproduce exactly."""
+        self._weights = read_weights(model, max_context)
+        self._scale = self._weights.head_dim**-0.5
+        self.vocab_size: int = len(self._weights.embedding)
+        w = self._weights
+        shape = (num_slots, len(w.layers), 2, w.num_kv_heads, max_context, w.head_dim)
+        self._cache = torch.zeros(shape, dtype=w.embedding.dtype)
+
+    def prefill(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """Caches the chunks and returns float32 [len(chunks), V]: the logits after the last token of each."""
+        lengths = [len(chunk.token_ids) for chunk in chunks]
+        total = sum(lengths)
+        padding = -total % _PREFILL_BUCKET  # few distinct shapes: each new one costs a kernel and memory
+        tokens_N = torch.tensor([t for chunk in chunks for t in chunk.token_ids] + [0] * padding)
+        places = [torch.arange(c.start, c.start + n) for c, n in zip(chunks, lengths, strict=True)]
+        positions_N = torch.cat([*places, torch.zeros(padding, dtype=torch.long)])
+        masks = [_causal_mask(c.start, n, self._cache.dtype) for c, n in zip(chunks, lengths, strict=True)]
+
+        def attend(index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            out_NHD = torch.zeros_like(query)
+            offset = 0
+            for chunk, n, mask in zip(chunks, lengths, masks, strict=True):
+                part = slice(offset, offset + n)
+                out_NHD[part] = self._attend_chunk(index, chunk, mask, query[part], key[part], value[part])
+                offset += n
+            return out_NHD
+
+        hidden_NE = self._forward(tokens_N, positions_N, attend)
+        last = torch.cumsum(torch.tensor(lengths), 0) - 1
+        return self._logits(hidden_NE[last])
+
+    def decode(self, token_ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """One token of each of the slots 0..B-1, standing at `positions`; returns float32 [B, V] logits after it."""
+        rows = len(token_ids)
+        positions_B = torch.tensor(positions)
+        rows_B = torch.arange(rows)
+        columns = min(-(-(max(positions) + 1) // _COLUMN_BUCKET) * _COLUMN_BUCKET, self._cache.shape[4])
+        hidden = torch.arange(columns) > positions_B[:, None]
+        mask_BL = torch.zeros(hidden.shape, dtype=self._cache.dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
+
+        def attend(index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            cache = self._cache[:rows, index]
+            cache[rows_B, 0, :, positions_B] = key
+            cache[rows_B, 1, :, positions_B] = value
+            keys, values = cache[:, 0, :, :columns], cache[:, 1, :, :columns]
+            query_BKGD = query.view(rows, self._weights.num_kv_heads, -1, self._weights.head_dim)
+            return F.scaled_dot_product_attention(query_BKGD, keys, values, mask_BL, scale=self._scale)
+
+        return self._logits(self._forward(torch.tensor(token_ids), positions_B, attend))
+
+    def swap(self, first: int, second: int, columns: int) -> None:
+        """Exchanges the first `columns` cached tokens of two slots."""
+        one, two = self._cache[first, :, :, :, :columns], self._cache[second, :, :, :, :columns]
+        kept = one.clone()
+        one.copy_(two)
+        two.copy_(kept)
+
+    def clear(self) -> None:
+        """Zeroes the cache: a NaN left in a column would pass through its mask."""
+        self._cache.zero_()
+
+    def _forward(self, tokens_N: torch.Tensor, positions_N: torch.Tensor, attend: Attend) -> torch.Tensor:
+        hidden = F.embedding(tokens_N, self._weights.embedding)
+        size = (hidden.shape[-1],)
+        cos, sin = self._weights.cos[positions_N], self._weights.sin[positions_N]
+        for index, layer in enumerate(self._weights.layers):
+            normed = F.rms_norm(hidden, size, layer.input_norm, self._weights.eps)
+            query, key, value = self._project(layer, normed, cos, sin)
+            mixed = attend(index, query, key, value).reshape(len(tokens_N), -1)
+            hidden = hidden + F.linear(mixed, layer.out, layer.out_bias)
+            normed = F.rms_norm(hidden, size, layer.mlp_norm, self._weights.eps)
+            gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            hidden = hidden + F.linear(F.silu(gate).mul_(up), layer.down, layer.down_bias)
+        return hidden
+
+    def _project(
+        self, layer: LayerWeights, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        heads = self._weights.num_heads + self._weights.num_kv_heads
+        qkv = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, self._weights.head_dim)
+        rotated = qkv[:, :heads]
+        if layer.qk_norm is not None:
+            rotated = F.rms_norm(rotated, (self._weights.head_dim,), None, self._weights.eps) * layer.qk_norm
+        # the sign of the rotated half is in the table
+        rotated = rotated * cos + rotated.roll(self._weights.head_dim // 2, -1) * sin
+        return rotated[:, : self._weights.num_heads], rotated[:, self._weights.num_heads :], qkv[:, heads:]
+
+    def _attend_chunk(
+        self,
+        index: int,
+        chunk: Chunk,
+        mask: torch.Tensor | None,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+    ) -> torch.Tensor:
+        end = chunk.start + len(query)
+        cache = self._cache[chunk.slot, index]
+        cache[0, :, chunk.start : end] = key.transpose(0, 1)
+        cache[1, :, chunk.start : end] = value.transpose(0, 1)
+        groups = self._weights.num_heads // self._weights.num_kv_heads
+        # key-value heads are the batch, so that one view of the cache serves a whole group of query heads
+        query_KGND = query.transpose(0, 1).reshape(self._weights.num_kv_heads, groups, len(query), -1)
+        keys, values = cache[:, :, None, :end].expand(-1, -1, groups, -1, -1)
+        out_KGND = F.scaled_dot_product_attention(
+            query_KGND, keys, values, mask, is_causal=mask is None, scale=self._scale
+        )
+        return out_KGND.flatten(0, 1).transpose(0, 1)
+
+    def _logits(self, hidden_NE: torch.Tensor) -> torch.Tensor:
+        normed = F.rms_norm(hidden_NE, (hidden_NE.shape[-1],), self._weights.final_norm, self._weights.eps)
+        return F.linear(normed, self._weights.head).float()
+
+
+def _causal_mask(start: int, length: int, dtype: torch.dtype) -> torch.Tensor | None:
+    """None where the chunk begins its context: the kernel's own causal mask is faster."""
+    if start == 0:
+        return None
+    return torch.full((length, start + length), float("-inf"), dtype=dtype).triu_(start + 1)

@@ -1,0 +1,21 @@
+"""The policy as a torch model: read and write its directory, and price given tokens under it.
+
+    policy directory (Hugging Face layout) -> load_model -> token_logprobs(flat packed row) -> save_policy
+
+It neither samples (that is `swe_rl.inference`) nor optimises (that is `swe_rl.train`).
+"""
+
+from swe_rl.model.attention import use_packed_attention
+from swe_rl.model.logprobs import TokenScores, token_logprobs, token_scores
+from swe_rl.model.policy_dir import load_model, policy_checksum, save_policy, torch_dtype
+
+__all__ = [
+    "TokenScores",
+    "load_model",
+    "policy_checksum",
+    "save_policy",
+    "token_logprobs",
+    "token_scores",
+    "torch_dtype",
+    "use_packed_attention",
+]
