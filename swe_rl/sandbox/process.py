@@ -1,0 +1,155 @@
+"""One host process under asyncio: bounded output, a deadline, and no thread for it.
+
+argv -> Popen (vfork) -> the loop watches both pipes, a status pipe and the process's pidfd -> `ProcessResult`. What the
+process isolates, and how its tree is killed, is the caller's business.
+"""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from swe_rl.errors import SandboxTimeoutError
+from swe_rl.sandbox.capture import Capture
+
+KILL_GRACE_S = 5.0
+_CHUNK = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessResult:
+    """`returncode` as subprocess gives it: negative for a signal. `status` is what came through the status pipe."""
+
+    returncode: int
+    stdout: Capture
+    stderr: Capture
+    status: bytes
+    timed_out: bool
+    duration_s: float
+
+
+class Process:
+    """A started process; `run` waits for it, `kill` (any time) ends it. `kill_tree(pid, status)` does the killing."""
+
+    def __init__(self, kill_tree: Callable[[int, bytes], None]) -> None:
+        self._kill_tree = kill_tree
+        self._child: subprocess.Popen[bytes] | None = None
+        self._status = Capture(4096)
+        self.is_killed = False
+
+    async def run(
+        self, argv: Callable[[int], Sequence[str]], stdin: bytes, timeout_s: float, limit_bytes: int
+    ) -> ProcessResult:
+        """`argv(status_fd)` builds the command line. Raises OSError where it can't be started (E2BIG among others)."""
+        started = time.monotonic()
+        stdout, stderr = Capture(limit_bytes), Capture(limit_bytes)
+        status_read, status_write = os.pipe()
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, status_read)
+            try:
+                self._child = child = _start(argv(status_write), stdin, status_write)
+            finally:
+                os.close(status_write)
+            assert child.stdout is not None and child.stderr is not None
+            stack.callback(child.stdout.close)
+            stack.callback(child.stderr.close)
+            streams = {child.stdout.fileno(): stdout, child.stderr.fileno(): stderr, status_read: self._status}
+            timed_out = await self._watch(child, streams, timeout_s)
+        return ProcessResult(
+            child.returncode, stdout, stderr, self._status.data(), timed_out, time.monotonic() - started
+        )
+
+    def kill(self) -> None:
+        """Ends the tree; `run` then returns. Nothing happens where it has ended already."""
+        child = self._child
+        if child is not None and child.returncode is None:
+            self.is_killed = True
+            self._kill_tree(child.pid, self._status.data())
+
+    async def _watch(self, child: subprocess.Popen[bytes], streams: dict[int, Capture], timeout_s: float) -> bool:
+        """Reads until all pipes are at their end and the process has been reaped; true if the deadline came first."""
+        loop = asyncio.get_running_loop()
+        ended, drained = asyncio.Event(), asyncio.Event()
+        pidfd = os.pidfd_open(child.pid)
+        open_fds = set(streams)
+
+        def read(fd: int) -> None:
+            try:
+                chunk = os.read(fd, _CHUNK)
+            except BlockingIOError:
+                return
+            if chunk:
+                streams[fd].feed(chunk)
+                return
+            loop.remove_reader(fd)
+            open_fds.discard(fd)
+            if not open_fds:
+                drained.set()
+
+        def reap() -> None:
+            loop.remove_reader(pidfd)
+            child.wait()
+            ended.set()
+
+        try:
+            for fd in streams:
+                os.set_blocking(fd, False)
+                loop.add_reader(fd, read, fd)
+            loop.add_reader(pidfd, reap)
+            is_late = not await _wait(ended, timeout_s)
+            if is_late:
+                await self._end(child, ended)
+            await _wait(drained, KILL_GRACE_S)
+            return is_late
+        finally:
+            for fd in open_fds:
+                loop.remove_reader(fd)
+            if not ended.is_set():  # cancelled
+                loop.remove_reader(pidfd)
+                self._kill_tree(child.pid, self._status.data())
+                child.kill()
+                child.wait()
+            os.close(pidfd)
+
+    async def _end(self, child: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
+        self._kill_tree(child.pid, self._status.data())
+        if await _wait(ended, KILL_GRACE_S):
+            return
+        child.kill()
+        if not await _wait(ended, KILL_GRACE_S):
+            raise SandboxTimeoutError(f"process {child.pid}: still alive {2 * KILL_GRACE_S:g} s after SIGKILL")
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), timeout_s)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _start(argv: Sequence[str], stdin: bytes, status_fd: int) -> subprocess.Popen[bytes]:
+    source = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if stdin:  # a memory file instead of a pipe: nothing has to be pumped, and nothing can deadlock
+            os.close(source)
+            source = os.memfd_create("stdin", os.MFD_CLOEXEC)
+            with open(source, "wb", closefd=False) as file:
+                file.write(stdin)
+            os.lseek(source, 0, os.SEEK_SET)
+        return subprocess.Popen(
+            argv,
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={},
+            cwd="/",
+            pass_fds=(status_fd,),
+            start_new_session=True,
+        )
+    finally:
+        os.close(source)
