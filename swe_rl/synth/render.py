@@ -47,6 +47,10 @@ def function_name(verb: str, noun: str, language: Language) -> str:
     return f"{verb}_{noun}" if language == "python" else verb + noun.capitalize()
 
 
+def _test_path(name: str, language: Language) -> str:
+    return f"tests/test_{name}.py" if language == "python" else f"tests/{name}.test.js"
+
+
 def literal(value: Any, language: Language) -> str:
     """The value as source text: strings in single quotes, as both languages take them."""
     if isinstance(value, bool):
@@ -77,7 +81,7 @@ class Repository:
 
     @property
     def hidden_path(self) -> str:
-        return f"tests/test_hidden.{_SUFFIX[self.language]}"
+        return _test_path("hidden", self.language)
 
     def line(self, choice: Choice) -> str:
         """The line that holds the slot, with its indentation and without the line's end."""
@@ -90,7 +94,7 @@ class Repository:
             f"src/{self.other_name}.{suffix}": _source(
                 self.other_name, self.other, self.other_choice, self.other_choice, self.language
             ),
-            f"tests/test_{self.name}.{suffix}": self._tests({0: self.cases[0], 1: self.cases[-1]}),
+            _test_path(self.name, self.language): self._tests({0: self.cases[0], 1: self.cases[-1]}),
         }
         if self.language == "javascript" and AGGREGATE in (self.template.kind, self.other.kind):
             files["src/stats.js"] = _STATS_JS

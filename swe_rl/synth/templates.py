@@ -173,7 +173,7 @@ TEMPLATES: tuple[Template, ...] = tuple(
             ),
             (
                 "locate",
-                "locate",
+                "check",
                 _VALUES_LIMIT,
                 "return the position of the first of values {phrase} limit, or -1",
                 "next((at for at, value in enumerate(values) if value {slot} limit), -1)",
@@ -215,7 +215,7 @@ TEMPLATES: tuple[Template, ...] = tuple(
             ),
             (
                 "label",
-                "label",
+                "combine",
                 ("left", "right"),
                 "return '=' followed by {phrase} of left and right",
                 "'=' + str(left {slot} right)",
@@ -249,7 +249,7 @@ TEMPLATES: tuple[Template, ...] = tuple(
             ),
             (
                 "field",
-                "field",
+                "pick",
                 ("line",),
                 "return {phrase} part of line, parts split by commas",
                 "line.split(','){slot}",
@@ -291,7 +291,7 @@ TEMPLATES: tuple[Template, ...] = tuple(
             ),
             (
                 "phrase",
-                "phrase",
+                "take",
                 ("text", "size"),
                 "return {phrase} size words of text",
                 "' '.join(text.split(' '){slot})",
@@ -421,7 +421,7 @@ TEMPLATES: tuple[Template, ...] = tuple(
             ),
             (
                 "range",
-                "shift",
+                "stat",
                 ("values",),
                 "return a list of values, each plus {phrase} of values",
                 "[value + {slot}(values) for value in values]",

@@ -19,7 +19,9 @@ SPECIAL_TOKENS = (
 )  # fmt: skip
 VOCAB_SIZE = 1024
 # A word keeps its one leading space, so that a line has the same tokens in a file and inside a JSON string.
-_WORDS = r" ?[A-Z]?[a-z]+| ?[A-Z]+| ?[0-9]|\n+| +| ?[^\sA-Za-z0-9]+"
+_WORDS = (
+    r' ?[A-Z]?[a-z]+| ?[A-Z]+| ?[0-9]|\n+| ?"[^\sA-Za-z0-9"]*| ?[^\sA-Za-z0-9"]+| +'  # a quote ends a line's last token
+)
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
@@ -97,6 +99,9 @@ def _set_copying_heads(model: Qwen3ForCausalLM) -> None:
     embedding.zero_()
     embedding[:, _CONTENT] = torch.randn(VOCAB_SIZE, 96) / math.sqrt(96) * 0.5
     embedding[:, _CONSTANT] = 0.5
+    for layer in model.model.layers:  # quiet what is random, so that the heads are heard
+        layer.mlp.down_proj.weight.mul_(0.1)
+        layer.self_attn.o_proj.weight.mul_(0.1)
     basis = torch.linalg.qr(torch.randn(96, 64))[0].T  # [64, 96], orthonormal rows: what a head can carry of content
     _set_previous_token_head(model.model.layers[0].self_attn, basis, model.config)
     _set_induction_head(model.model.layers[1].self_attn, basis)
@@ -118,7 +123,7 @@ def _set_previous_token_head(attention: torch.nn.Module, basis: Tensor, config: 
     attention.q_proj.weight[:64, _CONSTANT] = query
     attention.k_proj.weight[:64, _CONSTANT] = key
     attention.v_proj.weight[:64, _CONTENT] = basis
-    attention.o_proj.weight[_PREVIOUS, :64] = torch.eye(64)
+    attention.o_proj.weight[_PREVIOUS, :64] = 0.1 * torch.eye(64)
     attention.q_norm.weight.fill_(_SHARPNESS)
     attention.k_norm.weight.fill_(_SHARPNESS)
 
@@ -134,7 +139,7 @@ def _set_induction_head(attention: torch.nn.Module, basis: Tensor) -> None:
     attention.q_proj.weight[slow, _CONTENT] = mixing @ basis
     attention.k_proj.weight[slow, _PREVIOUS] = mixing
     attention.v_proj.weight[:64, _CONTENT] = basis
-    attention.o_proj.weight[_CONTENT, :64] = 2.0 * basis.T
+    attention.o_proj.weight[_CONTENT, :64] = 0.5 * basis.T
     attention.q_norm.weight.fill_(_SHARPNESS)
     attention.k_norm.weight.fill_(_SHARPNESS)
 
