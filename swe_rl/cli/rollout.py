@@ -1,0 +1,91 @@
+"""`swe-rl rollout`: produces the groups of a run with a sandbox service that is already up."""
+
+import argparse
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swe_rl.config import Config
+    from swe_rl.inference.engine import Engine
+
+HELP = "sample groups of episodes into a run's rollout store"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", help="TOML file, or the name of a shipped one")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
+    parser.add_argument("--steps", type=int, help="stop once groups for this many steps exist (default: train.steps)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from swe_rl.config import load_config
+
+    config = load_config(args.config, args.set)
+    steps = config.train.steps if args.steps is None else args.steps
+    num_groups = asyncio.run(_rollout(config, steps))
+    print(f"{num_groups} groups in {config.run.dir}")
+    return 0
+
+
+async def _rollout(config: "Config", steps: int) -> int:
+    """Runs the worker; returns how many groups the store then holds."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from swe_rl.agent.render import Renderer
+    from swe_rl.client import SandboxClient
+    from swe_rl.rollout.worker import Worker
+    from swe_rl.store.policies import PolicyStore
+    from swe_rl.store.rollouts import RolloutStore
+
+    client = SandboxClient(*_service(config))
+    engine = _open_engine(config)
+    try:
+        tasks = await client.list_tasks(config.rollout.split)
+        rollouts = RolloutStore(config.run.dir, config.run.store_url)
+        with Progress(console=Console(file=sys.stderr)) as progress:
+            total = steps * config.rollout.groups_per_step
+            bar = progress.add_task("groups", total=total, completed=rollouts.num_groups())
+            worker = Worker(
+                tasks,
+                client=client,
+                engine=engine,
+                renderer=Renderer.from_policy(config.policy.path),
+                rollouts=rollouts,
+                policies=PolicyStore(config.run.dir, config.run.store_url),
+                config=config,
+                on_group=lambda _: progress.advance(bar),
+            )
+            await worker.run(steps)
+        return rollouts.num_groups()
+    finally:
+        await engine.close()
+        await client.aclose()
+
+
+def _service(config: "Config") -> tuple[str, str]:
+    """Address and token of the sandbox service."""
+    from swe_rl.errors import ConfigError
+
+    token = os.environ.get("SWE_RL_SANDBOX_TOKEN", "")
+    if not config.sandbox.url:
+        raise ConfigError("sandbox.url is empty, expected the address of a running `swe-rl serve sandbox`")
+    if not token:
+        raise ConfigError("SWE_RL_SANDBOX_TOKEN isn't set, expected the token of the sandbox service at sandbox.url")
+    return config.sandbox.url, token
+
+
+def _open_engine(config: "Config") -> "Engine":
+    from swe_rl.errors import ConfigError
+
+    if config.engine.kind == "local":
+        from swe_rl.inference.local import LocalEngine
+
+        return LocalEngine(config.engine, config.run.seed)
+    if config.engine.kind == "vllm":
+        from swe_rl.inference.vllm import VllmEngine
+
+        return VllmEngine(config.engine, config.run.dir / "state" / "inference", seed=config.run.seed)
+    raise ConfigError(f"engine.kind is {config.engine.kind!r}, expected local or vllm: a scripted engine has no policy")
