@@ -1,0 +1,294 @@
+"""An `Engine` over a real vLLM server: token ids in; sampled ids, log-probabilities and versions out, over HTTP.
+
+The server is ours (started at the first `load`, restarted when an update fails) or, with `engine.url`, somebody's who
+started it with `swe-rl serve inference`. Weights flow by path: server and engine must see the same policy directory.
+One engine a server drives the updates. Text never appears here, and neither does torch.
+
+Written against vLLM 0.32: `weight_versions` spans and `/inference/v1/generate` are needed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from swe_rl.config import EngineConfig
+from swe_rl.errors import EngineError, EngineUnavailableError, PolicyError
+from swe_rl.inference.engine import Completion, SamplingParams
+from swe_rl.inference.vllm_server import MODEL_NAME, VllmServer
+
+logger = logging.getLogger(__name__)
+
+# vLLM silently raises a lower positive temperature to this one.
+MIN_TEMPERATURE = 0.01
+# vLLM reports -inf, NaN and a missing entry as this value.
+_NOT_FINITE = -9999.0
+_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+_FINISH_REASONS = ("stop", "length", "abort")
+
+
+class VllmEngine:
+    """Samples from one policy at a time; concurrent calls of `generate` share the server's batch.
+
+    `work_dir` receives the log of a server of ours; `seed` feeds its sampler (None: a fresh one).
+    """
+
+    def __init__(self, config: EngineConfig, work_dir: Path, *, seed: int | None = None) -> None:
+        self._config = config
+        self._work_dir = work_dir
+        self._seed = seed
+        self._server: VllmServer | None = None
+        self._client: httpx.AsyncClient | None = None
+        self._version: int | None = None
+        self._fault = "no policy is loaded; call load first"
+        self._loading = asyncio.Lock()
+        self._running: dict[str, dict[str, asyncio.Event]] = {}
+
+    @property
+    def url(self) -> str:
+        """Address of the server; empty before the first load."""
+        return self._config.url or (self._server.url if self._server else "")
+
+    async def load(self, policy_dir: Path, version: int) -> None:
+        """Serves `policy_dir` as `version`; generations that run are kept and continue with the new weights.
+
+        Raises PolicyError if the directory doesn't fit the served model (nothing has changed then), and EngineError if
+        the update failed and the server could not be restarted: no token is sampled until a load succeeds.
+        """
+        directory = policy_dir.resolve()
+        async with self._loading:
+            if not self._config.url and not (self._server and self._server.is_alive):
+                await self._start_server(directory, version)
+                return
+            self._open_client(self.url)
+            await self._check(directory)
+            try:
+                await self._replace_weights(directory, version)
+            except EngineError as error:
+                await self._recover(directory, version, error)
+            except asyncio.CancelledError:
+                self._version, self._fault = None, f"the update to version {version} was cancelled; load again"
+                raise
+
+    async def generate(self, session_id: str, token_ids: Sequence[int], sampling: SamplingParams) -> Completion:
+        """Continues `token_ids`. Temperature 0 is greedy with log-probabilities at temperature 1.
+
+        Raises EngineUnavailableError if the server doesn't answer, EngineError for a refused request, for a
+        log-probability that isn't finite and for tokens whose policy version isn't known.
+        """
+        if self._version is None:
+            raise EngineError(f"vllm {self.url}: {self._fault}")
+        if 0 < sampling.temperature < MIN_TEMPERATURE:
+            raise EngineError(
+                f"vllm {self.url}: temperature is {sampling.temperature}, expected 0 or at least {MIN_TEMPERATURE}"
+            )
+        request_id = uuid.uuid4().hex
+        body = _request(request_id, token_ids, sampling, self._version)
+        with self._tracked(session_id, request_id):
+            answer = await self._call("POST", "/inference/v1/generate", json=body)
+        return _completion(answer, self.url)
+
+    async def release(self, session_id: str) -> None:
+        """Aborts what runs for the session; its cached blocks are evicted when room is needed or weights change."""
+        running = self._running.get(session_id, {})
+        for request_id, is_done in list(running.items()):
+            # Repeated, because an abort that overtakes its request on the way is lost.
+            while not is_done.is_set():
+                await self._call("POST", "/abort_requests", json={"request_ids": [f"generate-tokens-{request_id}"]})
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(is_done.wait(), 0.2)
+
+    async def close(self) -> None:
+        """Ends a server of ours and leaves somebody else's alone. Idempotent."""
+        self._version, self._fault = None, "the engine is closed"
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+        if self._server is not None:
+            await asyncio.to_thread(self._server.stop)
+            self._server = None
+
+    async def _start_server(self, directory: Path, version: int) -> None:
+        self._version, self._fault = None, "its server hasn't started"
+        if self._server is not None:
+            await asyncio.to_thread(self._server.stop)
+        self._server = VllmServer(self._config, directory, self._work_dir, seed=self._seed)
+        self._open_client(await self._server.start())
+        await self._call("POST", "/update_weight_version", json={"new_version": str(version)})
+        await self._probe(directory, version)
+        self._version = version
+
+    def _open_client(self, url: str) -> None:
+        if self._client is None or str(self._client.base_url).rstrip("/") != url.rstrip("/"):
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+            # The server is reached directly: a proxy of the environment isn't for it.
+            self._client = httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, limits=limits, trust_env=False)
+
+    async def _check(self, directory: Path) -> None:
+        """Before anything is touched: a tensor that doesn't fit would leave the server without weights."""
+        report = await self._worker_call("swe_rl_check", directory)
+        if report["num_problems"]:
+            raise PolicyError(
+                f"policy {directory}: {report['num_problems']} differences from the model that vllm {self.url} "
+                f"serves: {'; '.join(report['problems'])}; nothing was loaded"
+            )
+
+    async def _replace_weights(self, directory: Path, version: int) -> None:
+        # clear_cache: running requests recompute their keys and values under the new weights instead of mixing both.
+        await self._call("POST", "/pause", params={"mode": "keep", "clear_cache": "true"})
+        await self._call("POST", "/start_weight_update")
+        await self._call("POST", "/update_weights", json={"update_info": {"path": str(directory)}})
+        await self._call("POST", "/finish_weight_update", json={"weight_version": str(version)})
+        await self._probe(directory, version)
+        self._version = version
+        await self._call("POST", "/resume")
+        logger.info("vllm %s: serves policy version %d from %s", self.url, version, directory)
+
+    async def _probe(self, directory: Path, version: int) -> None:
+        """The server says that it has the version, and its layers compute with exactly the tensors of the files."""
+        served = (await self._call("GET", "/weight_info"))["weight_version"]
+        if served != str(version):
+            raise EngineError(f"vllm {self.url}: serves version {served!r}, expected {version}")
+        report = await self._worker_call("swe_rl_probe", directory)
+        if report["num_stale"] or not report["num_checked"]:
+            raise EngineError(
+                f"vllm {self.url}: {report['num_stale']} parameters differ from {directory} after loading "
+                f"({report['num_checked']} tensors checked): {', '.join(report['stale'])}"
+            )
+        if report["num_unchecked"]:
+            logger.warning(
+                "vllm %s: %d tensors of %s can't be read back, e.g. %s",
+                self.url,
+                report["num_unchecked"],
+                directory,
+                ", ".join(report["unchecked"]),
+            )
+
+    async def _recover(self, directory: Path, version: int, error: EngineError) -> None:
+        """A half-loaded model must not answer: ours is restarted on the new weights, somebody else's is given up."""
+        self._version = None
+        self._fault = f"the update to version {version} failed; restart the server: {error}"
+        if self._config.url:
+            raise EngineError(f"vllm {self.url}: {self._fault}") from error
+        logger.warning("vllm %s: update to version %d failed, restarting: %s", self.url, version, error)
+        await self._start_server(directory, version)
+
+    async def _worker_call(self, method: str, directory: Path) -> dict[str, Any]:
+        body = {"method": method, "kwargs": {"path": str(directory)}}
+        answer = await self._call("POST", "/collective_rpc", json=body)
+        try:
+            report = answer["results"][0]
+            return dict(report)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EngineError(f"vllm {self.url}: {method} answered {str(answer)[:200]!r}") from error
+
+    async def _call(self, method: str, path: str, **request: Any) -> Any:
+        if self._client is None:
+            raise EngineError(f"vllm {self.url}: {self._fault}")
+        where = f"vllm {self.url}{path}"
+        try:
+            response = await self._client.request(method, path, **request)
+        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
+            raise EngineUnavailableError(f"{where}: no answer, {error!r}; {self._describe_server()}") from error
+        if response.status_code == 503:
+            raise EngineUnavailableError(f"{where}: {_message(response)}; {self._describe_server()}")
+        if response.status_code != 200:
+            raise EngineError(f"{where}: status {response.status_code}: {_message(response)}")
+        return response.json()
+
+    def _describe_server(self) -> str:
+        return self._server.describe_end() if self._server else "is the server of engine.url running?"
+
+    @contextlib.contextmanager
+    def _tracked(self, session_id: str, request_id: str) -> Iterator[None]:
+        is_done = asyncio.Event()
+        self._running.setdefault(session_id, {})[request_id] = is_done
+        try:
+            yield
+        finally:
+            is_done.set()
+            del self._running[session_id][request_id]
+            if not self._running[session_id]:
+                del self._running[session_id]
+
+
+def _request(request_id: str, token_ids: Sequence[int], sampling: SamplingParams, version: int) -> dict[str, Any]:
+    """Never a `seed`: with chunked prefill on a CPU it kills the server (its generator has no offset)."""
+    return {
+        "request_id": request_id,
+        "model": MODEL_NAME,
+        "token_ids": [int(token) for token in token_ids],
+        "sampling_params": {
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_tokens,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "ignore_eos": True,  # the caller alone says what stops
+            "logprobs": 0,
+            "detokenize": False,
+        },
+        # Blocks that one policy version computed are never found by a request of another.
+        "cache_salt": f"policy-{version}",
+        "stream": False,
+    }
+
+
+def _completion(answer: Mapping[str, Any], url: str) -> Completion:
+    try:
+        choice = answer["choices"][0]
+        token_ids = list(choice["token_ids"] or [])
+        entries = choice["logprobs"]["content"] if token_ids else []
+        spans = choice["weight_versions"] or []
+        finish_reason = choice["finish_reason"]
+        details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+        cached_tokens = int(details.get("cached_tokens") or 0)
+        pairs = [(int(entry["token_id"]), float(entry["logprob"])) for entry in entries]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise EngineError(f"vllm {url}: can't read the answer ({error!r}): {str(answer)[:200]!r}") from error
+    if finish_reason not in _FINISH_REASONS:
+        raise EngineError(f"vllm {url}: finish reason is {finish_reason!r}, expected one of {_FINISH_REASONS}")
+    if [token for token, _ in pairs] != token_ids:
+        raise EngineError(f"vllm {url}: log-probabilities of other tokens than the {len(token_ids)} sampled ones")
+    for position, (token, logprob) in enumerate(pairs):
+        if not math.isfinite(logprob) or logprob <= _NOT_FINITE:
+            raise EngineError(
+                f"vllm {url}: log-probability of token {token} at output position {position} isn't finite; "
+                f"the weights or the activations overflow"
+            )
+    return Completion(
+        token_ids=np.array(token_ids, dtype=np.int32),
+        logprobs=np.array([logprob for _, logprob in pairs], dtype=np.float32),
+        policy_version=_versions(spans, len(token_ids), url),
+        finish_reason=finish_reason,
+        cached_tokens=cached_tokens,
+    )
+
+
+def _versions(spans: Sequence[Mapping[str, Any]], num_tokens: int, url: str) -> NDArray[np.int32]:
+    """int32 [num_tokens] from spans {version, start, end} over the output; every token must be in one."""
+    versions = np.full(num_tokens, -1, dtype=np.int32)
+    try:
+        for span in spans:
+            versions[span["start"] : span["end"]] = int(span["version"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"vllm {url}: can't read the weight versions {spans!r}: {error}") from error
+    if num_tokens and versions.min() < 0:
+        raise EngineError(f"vllm {url}: weight versions {spans!r} don't cover all {num_tokens} tokens")
+    return versions
+
+
+def _message(response: httpx.Response) -> str:
+    try:
+        body = response.json()
+        error = body.get("error", body.get("detail", body))
+        text = error.get("message", error) if isinstance(error, dict) else error
+    except (ValueError, AttributeError):
+        text = response.text
+    return " ".join(str(text).split())[:300] or "no message"
