@@ -125,15 +125,16 @@ def _check(args: argparse.Namespace) -> int:
 async def _check_all(args: argparse.Namespace, tasks: "list[TaskSpec]") -> dict[str, int]:
     from swe_rl.grade.check import check_tasks
     from swe_rl.grade.grader import Grader
-    from swe_rl.sandbox.backends import open_backend
+    from swe_rl.sandbox.backend import default_scratch_dir, open_backend
     from swe_rl.task.language import read_languages
 
     languages = read_languages(args.languages)
     counts = {"ok": 0, "failed": 0, "skipped": 0}
-    with tempfile.TemporaryDirectory(prefix="swe-rl-check-", ignore_cleanup_errors=True) as name:
-        backend = open_backend(args.backend, languages, Path(name))
+    scratch = default_scratch_dir()
+    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="check-", dir=scratch, ignore_cleanup_errors=True) as name:
+        backend = await open_backend(args.backend, languages, Path(name))
         try:
-            await backend.check()
             grader = Grader(backend, languages, args.concurrency, Path(name))
             needs_host_tools = backend.name == "bubblewrap"
             async for result in check_tasks(tasks, grader, languages, needs_host_tools=needs_host_tools):

@@ -34,13 +34,19 @@ def read_report(directory: Path, name: str, limit_bytes: int = MAX_REPORT_BYTES)
         return None, "no report file"
     except OSError as error:
         return None, f"the report can't be opened: {error.strerror}"
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        # Before any file object is made of it: Python refuses a directory with an error of its own.
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return None, "the report isn't a regular file"
         if status.st_nlink != 1:
             return None, "the report has a second name"
-        data = file.read(limit_bytes + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(limit_bytes + 1)
+    except OSError as error:
+        return None, f"the report can't be read: {error.strerror}"
+    finally:
+        os.close(descriptor)
     if len(data) > limit_bytes:
         return None, f"the report has more than {limit_bytes} bytes"
     return data, ""
