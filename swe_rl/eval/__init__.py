@@ -1,0 +1,1 @@
+"""Measures a policy on tasks that it was never trained on."""
