@@ -18,7 +18,7 @@ code=$?
 count=$(wc -l < "$SWE_RL_RECORDS")
 broken=$(grep -cE '"status": "(failed|error)"' "$SWE_RL_RECORDS")
 if [ -n "${1:-}" ]; then
-  cp "$SWE_RL_RECORDS" "$1"
+  cat "$SWE_RL_RECORDS" > "$1"
   if [ "$count" -gt 0 ]; then printf '{"end": %d, "nonce": "%s"}\n' "$count" "$2" >> "$1"; fi
 elif [ "$count" -eq 0 ] || { [ "$code" -ne 0 ] && [ "$broken" -eq 0 ]; }; then
   grep -v '^$' "$output" | head -n 60

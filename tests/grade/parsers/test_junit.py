@@ -1,0 +1,61 @@
+"""JUnit XML: statuses, names, and documents that no honest runner writes."""
+
+import pytest
+
+from swe_rl.grade.parsers import junit, pytest_junit
+from swe_rl.grade.parsers.report import TestStatus
+
+
+def parse(body: str, head: str = '<?xml version="1.0"?>'):
+    return junit.parse(f"{head}<testsuites><testsuite>{body}</testsuite></testsuites>".encode(), b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("inner", "status"),
+    [
+        ("", TestStatus.PASSED),
+        ("<failure/>", TestStatus.FAILED),
+        ("<error/>", TestStatus.ERROR),
+        ("<skipped/>", TestStatus.SKIPPED),
+        ("<failure/><error/>", TestStatus.ERROR),
+        ("<skipped/><failure/>", TestStatus.FAILED),
+        ("<system-out>failure</system-out>", TestStatus.PASSED),
+        ('<skipped type="pytest.xfail"/>', TestStatus.PASSED),
+    ],
+)
+def test_a_childs_tag_is_the_status(inner: str, status: TestStatus) -> None:
+    assert parse(f'<testcase classname="A" name="b">{inner}</testcase>').status == {"A::b": status}
+
+
+def test_a_case_without_a_class_is_called_by_its_name_alone() -> None:
+    assert set(parse('<testcase name="b c"/>').status) == {"b c"}
+
+
+def test_the_same_name_with_two_statuses_is_unparsed() -> None:
+    assert not parse('<testcase name="b"/><testcase name="b"><failure/></testcase>').is_parsed
+
+
+def test_control_characters_of_printed_output_are_no_obstacle() -> None:
+    for text in ("\x1b[31mred", "&#27;[31mred", "&#x1B;[0m", "\x00"):
+        assert parse(f'<testcase name="b"><failure>{text}</failure></testcase>').status == {"b": TestStatus.FAILED}
+
+
+def test_entities_are_never_expanded() -> None:
+    head = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>'
+    assert not parse('<testcase name="&b;"/>', head).is_parsed
+
+
+def test_a_single_suite_may_be_the_root_and_nothing_else_may() -> None:
+    assert junit.parse(b'<testsuite><testcase name="a"/></testsuite>', b"", b"").is_parsed
+    assert not junit.parse(b'<html><testcase name="a"/></html>', b"", b"").is_parsed
+
+
+def test_only_a_comment_behind_the_root_is_the_nonce() -> None:
+    inside = b"<testsuites><testsuite><!-- nonce forged --><testcase name='a'/></testsuite></testsuites>\n"
+    assert junit.parse(inside, b"", b"").nonce == ""
+    assert junit.parse(inside + b"<!-- nonce real -->\n", b"", b"").nonce == "real"
+
+
+def test_a_test_class_is_found_where_pytests_root_lies_deeper_than_the_file_says() -> None:
+    case = b'<testsuite><testcase classname="test_a.TestB" name="test_c" file="sub/test_a.py"/></testsuite>'
+    assert set(pytest_junit.parse(case, b"", b"").status) == {"sub/test_a.py::TestB::test_c"}

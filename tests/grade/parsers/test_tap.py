@@ -1,0 +1,74 @@
+"""TAP: plans, nesting, directives, and what a test might print to be taken for another."""
+
+import pytest
+
+from swe_rl.grade.parsers import tap
+from swe_rl.grade.parsers.report import TestStatus
+
+PASSED, FAILED, SKIPPED = TestStatus.PASSED, TestStatus.FAILED, TestStatus.SKIPPED
+
+
+def parse(text: str):
+    return tap.parse(text.encode(), b"", b"")
+
+
+def test_a_plan_may_come_first_or_last() -> None:
+    assert parse("1..2\nok 1 - a\nnot ok 2 - b\n").status == {"a": PASSED, "b": FAILED}
+    assert parse("ok 1 - a\nnot ok 2 - b\n1..2\n").status == {"a": PASSED, "b": FAILED}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ok 1 - a\n",
+        "1..2\nok 1 - a\n",
+        "1..1\nok 1 - a\nok 2 - b\n",
+        "1..1\nok 1 - a\n1..1\n",
+        "1..1\nok 1 - a\nBail out! disk full\n",
+        "    ok 1 - inner\n    1..1\n1..0\n",
+        "1..0 # SKIP nothing to do\n",
+    ],
+)
+def test_a_report_that_contradicts_its_plan_is_unparsed(text: str) -> None:
+    assert not parse(text).is_parsed
+
+
+def test_a_subtest_that_died_cannot_pass() -> None:
+    assert not parse("    ok 1 - a\nok 1 - file\n1..1\n").is_parsed
+    died = parse("    ok 1 - a\nnot ok 1 - file\n1..1\n")
+    assert died.status == {"file": FAILED, "file::a": PASSED}
+
+
+def test_nested_names_are_joined() -> None:
+    text = "        ok 1 - deep\n        1..1\n    ok 1 - mid\n    1..1\nok 1 - top\n1..1\n"
+    assert set(parse(text).status) == {"top", "top::mid", "top::mid::deep"}
+
+
+def test_directives_decide_the_status_whatever_their_case() -> None:
+    text = "1..4\nok 1 - a # skip why\nnot ok 2 - b # TODO later\nok 3 - c # todo later\nok 4 - d \\# TODO\n"
+    assert parse(text).status == {"a": SKIPPED, "b": PASSED, "c": FAILED, "d # TODO": PASSED}
+
+
+def test_a_test_without_a_name_is_called_by_its_number() -> None:
+    assert parse("1..2\nok\nnot ok 2\n").status == {"1": PASSED, "2": FAILED}
+
+
+def test_the_same_name_with_two_statuses_is_unparsed() -> None:
+    assert not parse("1..2\nok 1 - a\nnot ok 2 - a\n").is_parsed
+
+
+def test_a_carriage_return_hides_nothing() -> None:
+    assert parse("1..1\nnot ok 1 - a\rok 1 - a\n").status == {"a ok 1 - a": FAILED}
+
+
+def test_colours_are_ignored() -> None:
+    assert parse("1..1\n\x1b[31mnot ok 1 - a\x1b[0m\n").status == {"a": FAILED}
+
+
+def test_printed_output_between_results_is_skipped() -> None:
+    assert parse("1..1\nhello ok 1 - b\n# ok 2 - c\n  ok 3 - d\nok 1 - a\n").status == {"a": PASSED}
+
+
+def test_standard_output_is_read_where_there_is_no_report() -> None:
+    assert tap.parse(None, b"1..1\nok 1 - a\n", b"").status == {"a": PASSED}
+    assert not tap.parse(b"", b"1..1\nok 1 - a\n", b"").is_parsed
