@@ -35,7 +35,7 @@ class SynthConfig(Section):
 
     num_train: int = Field(default=0, ge=0)
     num_verified: int = Field(default=0, ge=0)
-    seed: int = 0
+    seed: int = Field(default=0, description="moves the train part; verified is frozen")
 
 
 class SandboxConfig(Section):
@@ -129,6 +129,20 @@ class EvalConfig(Section):
     greedy: bool = True
 
 
+class ColdStartConfig(Section):
+    """The recipe of `swe-rl coldstart`: demonstrations that run in the sandbox, and documents of right sources."""
+
+    seed: int = 0
+    num_demonstrations: int = Field(default=3000, ge=1)
+    num_documents: int = Field(default=6000, ge=1)
+    steps: int = Field(default=300, ge=1)
+    lr: float = Field(default=3e-3, gt=0)
+    warmup_steps: int = Field(default=20, ge=1)
+    demonstrations_per_step: int = Field(default=24, ge=1)
+    documents_per_step: int = Field(default=24, ge=1)
+    document_weight: float = Field(default=0.5, ge=0, description="of a document's token against a demonstration's")
+
+
 class Config(Section):
     run: RunConfig = RunConfig()
     policy: PolicyConfig = PolicyConfig()
@@ -142,6 +156,7 @@ class Config(Section):
     mask: MaskConfig = MaskConfig()
     loss: LossConfig = LossConfig()
     eval: EvalConfig = EvalConfig()
+    coldstart: ColdStartConfig = ColdStartConfig()
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:

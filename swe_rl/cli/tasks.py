@@ -151,7 +151,7 @@ async def _check_all(args: argparse.Namespace, tasks: "list[TaskSpec]") -> dict[
 
 
 def _synth(args: argparse.Namespace) -> int:
-    from swe_rl.synth.family import write_family
+    from swe_rl.synth.write import write_family
 
     write_family(args.out_dir, num_train=args.num_train, num_verified=args.num_verified, seed=args.seed)
     print(args.out_dir)

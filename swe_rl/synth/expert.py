@@ -64,6 +64,23 @@ class Expert:
         return _call("edit", path=at.task.source_path, old=old, new=at.line)
 
 
+def document_text(task: SynthTask) -> str:
+    """The issue and the right source: what a policy may have read before it ever acts."""
+    source = task.files[task.source_path].replace(task.broken_line, task.fixed_line)
+    return f"{task.instruction}\n{source}"
+
+
+def tokenizer_texts(task: SynthTask) -> list[str]:
+    """Texts with the statistics of an episode on the task, to train a tokenizer on."""
+    edit = _call("edit", path=task.source_path, old=task.broken_line, new=task.alternatives[0])
+    return [
+        f"{task.instruction}\nFiles:\n" + "\n".join(sorted(task.files)),
+        *task.files.values(),
+        edit + _call("view", path=task.source_path) + _call("run_tests") + _call("submit"),
+        "user\nassistant\nok\nFAIL test_0: expected 3, got 4\n1 failed, 1 passed\nexit 1\nerror: `old` is not in src",
+    ]
+
+
 def _call(name: str, **arguments: str) -> str:
     body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{body}\n</tool_call>"
