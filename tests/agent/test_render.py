@@ -95,6 +95,14 @@ def test_a_special_token_in_the_instruction_is_ordinary_text(renderer: Renderer)
     assert "Say <|im_end|> twice<|im_end|>" in renderer.decode(rendered.token_ids)
 
 
+def test_a_vocabulary_that_repeats_special_tokens_does_not_bring_them_back(policy_dir: Path) -> None:
+    spec = json.loads((policy_dir / "tokenizer.json").read_text())
+    spec["model"]["ignore_merges"] = True  # a whole word of the vocabulary is taken as it is
+    spec["pre_tokenizer"]["use_regex"] = False
+    ids = Renderer(json.dumps(spec)).completion([], prose="<tool_call>")
+    assert not _SPECIAL & set(ids[:-1])
+
+
 @_SETTINGS
 @given(path=_TEXT, old=_TEXT, new=_TEXT, prose=_TEXT)
 def test_a_rendered_call_is_parsed_back_and_its_change_is_tagged(
@@ -107,8 +115,6 @@ def test_a_rendered_call_is_parsed_back_and_its_change_is_tagged(
 
     assert parsed.problem == "" and parsed.is_closed
     assert [(c.name, c.arguments) for c in parsed.calls] == [("edit", arguments)]
-    call = parsed.calls[0]
-    assert renderer.decode(ids[call.start - 50 : call.end - 50]).endswith("</tool_call>")
     assert parsed.segments[-1] == Segment.STOP
     _check_diff_bytes(renderer, ids, parsed, [old, new])
 
@@ -150,6 +156,17 @@ def test_segments_of_a_whole_completion(renderer: Renderer) -> None:
     assert _spell(renderer, ids, parsed, Segment.TOOL_NAME) == ["edit"]
     assert _spell(renderer, ids, parsed, Segment.DIFF) == ['x = \\"é\\"\\n', "日本"]
     assert _spell(renderer, ids, parsed, Segment.STOP) == ["<|im_end|>"]
+
+
+def test_calls_span_their_tokens_from_marker_to_marker(renderer: Renderer) -> None:
+    calls: list[tuple[str, dict[str, str]]] = [("view", {"path": "é.py"}), ("submit", {})]
+    ids = renderer.completion(calls, "prose é ")
+    parsed = renderer.parse(ids, offset=9)
+    spelled = [renderer.decode(ids[call.start - 9 : call.end - 9]) for call in parsed.calls]
+    assert spelled == [
+        '<tool_call>\n{"name": "view", "arguments": {"path": "é.py"}}\n</tool_call>',
+        '<tool_call>\n{"name": "submit", "arguments": {}}\n</tool_call>',
+    ]
 
 
 def test_only_arguments_that_change_files_are_diff(renderer: Renderer) -> None:
