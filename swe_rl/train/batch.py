@@ -11,6 +11,7 @@ Shapes: N tokens of one row. Every array is aligned to its own token, as `swe_rl
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,11 +117,11 @@ def _row(members: Sequence[tuple[Trajectory, float]], indices: Sequence[int], ro
     lengths = [len(t) for t, _ in chosen]
     num_padding = -sum(lengths) % round_to
 
-    def flat(parts: Sequence[NDArray], fill: float, dtype: type) -> Tensor:
+    def flat(parts: Sequence[NDArray[Any]], fill: float, dtype: type[Any]) -> Tensor:
         padding = np.full(num_padding, fill)
         return torch.from_numpy(np.concatenate([*parts, padding]).astype(dtype))
 
-    def spread(values: Sequence[float], fill: float, dtype: type) -> Tensor:
+    def spread(values: Sequence[float], fill: float, dtype: type[Any]) -> Tensor:
         return flat([np.full(n, v) for n, v in zip(lengths, values, strict=True)], fill, dtype)
 
     return PackedRow(

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +78,7 @@ def write_token_log(run_dir: Path, step: int, columns: TokenColumns) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            np.savez(file, **{f.name: getattr(columns, f.name) for f in fields(TokenColumns)})  # type: ignore[arg-type]
+            np.savez(file, **{f.name: getattr(columns, f.name) for f in fields(TokenColumns)})
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -91,7 +92,7 @@ def read_token_log(run_dir: Path, step: int) -> TokenColumns:
     try:
         with np.load(path, allow_pickle=False) as file:
             return TokenColumns(**{f.name: file[f.name] for f in fields(TokenColumns)})
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, BadZipFile) as error:
         raise StoreError(f"{path}: not a readable token log: {error}") from error
 
 

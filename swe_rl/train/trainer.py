@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,8 +70,8 @@ class Trainer:
         self._config = config
         self._policy_dir, self._state_dir = policy_dir, state_dir
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = load_model(policy_dir, torch.float32).to(self._device)
-        self._model.train()
+        self._model = load_model(policy_dir, torch.float32, trainable=True)
+        torch.nn.Module.to(self._model, self._device)
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             lr=config.train.lr,
@@ -98,8 +99,8 @@ class Trainer:
         return StepResult(metrics, columns, is_skipped=totals.num_skipped == totals.num_updates)
 
     def save_policy(self, out_dir: Path) -> None:
-        """Writes the current weights as a Hugging Face directory, with the tokenizer of the cold start."""
-        save_policy(self._model, self._policy_dir, out_dir)
+        """Writes a policy directory; the weights are rounded to what the engine computes with."""
+        save_policy(self._model, self._policy_dir, out_dir, dtype=self._config.engine.dtype)
 
     def save_state(self) -> Path:
         """Writes all that an exact resume needs; see `checkpoint`."""
@@ -134,16 +135,15 @@ class Trainer:
         return [[join_rows(part[j : j + size]).to(self._device) for j in range(0, len(part), size)] for part in parts]
 
     def _logprobs(self, row: PackedRow) -> Tensor:
-        is_bfloat16 = self._config.train.dtype == "bfloat16"
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=is_bfloat16):
-            return token_logprobs(
-                self._model,
-                row.token_ids_N,
-                row.document_N,
-                row.temperature_N,
-                chunk=self._config.train.logprob_chunk,
-                needed_N=row.trainable_N,
-            )
+        return token_logprobs(
+            self._model,
+            row.token_ids_N,
+            row.document_N,
+            row.temperature_N,
+            chunk=self._config.train.logprob_chunk,
+            needed_N=row.trainable_N,
+            compute_dtype=torch.bfloat16 if self._config.train.dtype == "bfloat16" else None,
+        )
 
     def _replay(self, row: PackedRow) -> _Replay:
         with torch.no_grad():
@@ -177,7 +177,7 @@ class Trainer:
                 clip_low=self._config.loss.clip_low,
                 clip_high=self._config.loss.clip_high,
             )
-            loss.value.backward()
+            torch.autograd.backward(loss.value)
             value += float(loss.value.detach())
             totals.num_clipped += loss.num_clipped
             done.append(replay)
@@ -232,7 +232,9 @@ def _columns(batch: TokenBatch, replays: Sequence[_Replay], version: int, eps_p:
     names = [f.name for f in fields(TokenColumns) if f.name not in ("staleness", "reward", "trajectory_ids")]
     flat = {name: np.concatenate([part[name] for part in parts] or [np.zeros(0)]) for name in names}
     order = np.lexsort((flat["position"], flat["trajectory"]))
-    columns = {name: values[order].astype(COLUMN_DTYPES[name]) for name, values in flat.items()}
+    columns: dict[str, NDArray[Any]] = {
+        name: values[order].astype(COLUMN_DTYPES[name]) for name, values in flat.items()
+    }
     rewards = np.array([math.nan if t.reward is None else t.reward for t in batch.trajectories], np.float32)
     return TokenColumns(
         **columns,
@@ -242,7 +244,7 @@ def _columns(batch: TokenBatch, replays: Sequence[_Replay], version: int, eps_p:
     )
 
 
-def _gather(replay: _Replay, eps_p: float) -> dict[str, NDArray]:
+def _gather(replay: _Replay, eps_p: float) -> dict[str, NDArray[Any]]:
     row, mask = replay.row, replay.mask
     train, infer = replay.train_logprobs_N, row.infer_logprobs_N
     tensors = {

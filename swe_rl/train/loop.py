@@ -1,0 +1,126 @@
+"""The consumer: takes groups from the rollout store, updates the policy, publishes it.
+
+    rollouts.take -> build_batch -> trainer.update -> logs and state -> policies.publish (consumes the groups)
+
+Step s (from 0) turns policy version s into s + 1; version 0 is the cold start. Publishing is the commit point: whatever
+was written before it for a step that never got published is written again, identically, by the next process. The
+producer is another process or thread, never called from here.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from swe_rl.config import Config
+from swe_rl.errors import PolicyError, StoreError
+from swe_rl.metrics import MetricsWriter
+from swe_rl.store.policies import PolicyManifest, PolicyStore
+from swe_rl.store.rollouts import RolloutStore
+from swe_rl.train.batch import TokenBatch, build_batch
+from swe_rl.train.token_log import write_token_log
+from swe_rl.train.trainer import Trainer
+from swe_rl.trajectory import Group
+
+logger = logging.getLogger(__name__)
+
+OnStep = Callable[[int, Mapping[str, float]], None]
+
+
+def train_loop(
+    config: Config, on_step: OnStep | None = None, *, group_timeout_s: float = 900.0, poll_s: float = 0.1
+) -> int:
+    """Runs from the latest published version to `train.steps`; returns the version that is then the latest.
+
+    `on_step(step, metrics)` is called after each publish. Raises StoreError if the producer stores no new group for
+    `group_timeout_s`, or if the state of the latest published version is missing.
+    """
+    run_dir, train = config.run.dir, config.train
+    with _stores(config) as (rollouts, policies):
+        trainer = _start(config, policies)
+        with SummaryWriter(str(run_dir / "tensorboard"), purge_step=trainer.version) as board:
+            metrics_file = MetricsWriter(run_dir / "metrics.jsonl")
+            for step in range(trainer.version, train.steps):
+                started = time.perf_counter()
+                groups = _wait_for_groups(rollouts, config, step, group_timeout_s, poll_s)
+                waited = time.perf_counter()
+                result = trainer.update(_batch(groups, config, step))
+                write_token_log(run_dir, step, result.tokens)
+                if trainer.version % train.save_every == 0 or trainer.version == train.steps:
+                    trainer.save_state()
+                metrics = dict(result.metrics) | {
+                    "time/wait_s": waited - started,
+                    "time/step_s": time.perf_counter() - started,
+                }
+                metrics_file.write(step, metrics)
+                policies.publish(trainer.save_policy, trainer.version, [group.group_id for group in groups])
+                for name, value in metrics.items():
+                    board.add_scalar(name, value, step)
+                if on_step is not None:
+                    on_step(step, metrics)
+        return trainer.version
+
+
+def publish_cold_start(config: Config, policies: PolicyStore) -> PolicyManifest:
+    """Version 0 is a copy of `policy.path`; does nothing if a version is already published."""
+    latest = policies.latest()
+    if latest is not None:
+        return latest
+    source = config.policy.path
+    if not source.is_dir():
+        raise PolicyError(f"policy.path {source}: no such directory; name a Hugging Face directory of a cold start")
+    return policies.publish(lambda out_dir: shutil.copytree(source, out_dir, dirs_exist_ok=True), 0)
+
+
+def _start(config: Config, policies: PolicyStore) -> Trainer:
+    latest = publish_cold_start(config, policies)
+    trainer = Trainer(latest.path, config, config.run.dir / "state")
+    if latest.version > 0:
+        trainer.load_state(latest.version)
+        logger.info("resumed at policy version %d of %s", latest.version, config.run.dir)
+    return trainer
+
+
+def _batch(groups: list[Group], config: Config, step: int) -> TokenBatch:
+    train = config.train
+    return build_batch(
+        groups,
+        row_tokens=train.row_tokens,
+        advantage=train.advantage,
+        shuffle_seed=(config.run.seed, step) if train.shuffle_rewards else None,
+    )
+
+
+def _wait_for_groups(
+    rollouts: RolloutStore, config: Config, version: int, timeout_s: float, poll_s: float
+) -> list[Group]:
+    """Polls until a step's groups are there; each newly stored group is a heartbeat of the producer."""
+    num_written, beat = -1, time.monotonic()
+    while True:
+        groups = rollouts.take(config.rollout.groups_per_step, version, config.rollout.max_staleness)
+        if groups is not None:
+            return groups
+        counts = rollouts.counts()
+        if counts.written != num_written:
+            num_written, beat = counts.written, time.monotonic()
+        if time.monotonic() - beat > timeout_s:
+            raise StoreError(
+                f"{config.run.dir}: no new group for {timeout_s:.0f} s at policy version {version}; {counts.waiting} "
+                f"waiting, {config.rollout.groups_per_step} needed: is the producer (swe-rl rollout) alive?"
+            )
+        time.sleep(poll_s)
+
+
+@contextmanager
+def _stores(config: Config) -> Iterator[tuple[RolloutStore, PolicyStore]]:
+    rollouts = RolloutStore(Path(config.run.dir), config.run.store_url)
+    policies = PolicyStore(Path(config.run.dir), config.run.store_url)
+    try:
+        yield rollouts, policies
+    finally:
+        rollouts.close()
+        policies.close()

@@ -1,0 +1,53 @@
+"""Rewards to advantages: hand-computed points, faults, groups without variance, and the two controls."""
+
+import math
+
+import pytest
+
+from swe_rl.train.advantage import compute_advantages
+
+
+def test_group_mean_subtracts_the_mean_of_its_own_group(make_groups):
+    groups = make_groups(1, rewards=(1.0, 0.0, 0.0, 0.0)) + make_groups(1, first=1, rewards=(1.0, 1.0, 0.0, 1.0))
+    values = compute_advantages(groups, "group_mean").values
+    assert values == ((0.75, -0.25, -0.25, -0.25), (0.25, 0.25, -0.75, 0.25))
+
+
+def test_group_std_divides_by_the_population_deviation(make_groups):
+    (values,) = compute_advantages(make_groups(1, rewards=(1.0, 0.0, 0.0, 0.0)), "group_std").values
+    assert values == pytest.approx((0.75 / math.sqrt(3 / 16),) + (-0.25 / math.sqrt(3 / 16),) * 3)
+
+
+def test_a_faulted_member_neither_counts_in_the_mean_nor_trains(make_groups):
+    result = compute_advantages(make_groups(1, rewards=(1.0, None, 0.0, None)))
+    assert result.values == ((0.5, None, -0.5, None),)
+    assert result.num_faulted == 2
+
+
+@pytest.mark.parametrize("rewards", [(0.0, 0.0), (1.0, 1.0, None), (1.0,), (None, None)])
+@pytest.mark.parametrize("kind", ["group_mean", "group_std"])
+def test_a_group_without_variance_is_dropped_and_counted(make_groups, kind, rewards):
+    result = compute_advantages(make_groups(1, rewards=rewards), kind)
+    assert set(result.values[0]) == {None}
+    assert result.num_zero_variance_groups == 1
+
+
+def test_rejection_trains_rewarded_episodes_only_also_of_a_group_that_all_solved(make_groups):
+    groups = make_groups(1, rewards=(1.0, 0.0, None)) + make_groups(1, first=1, rewards=(1.0, 1.0))
+    assert compute_advantages(groups, "rejection").values == ((1.0, None, None), (1.0, 1.0))
+
+
+def test_shuffled_rewards_are_a_permutation_over_the_batch_that_the_seed_and_step_decide(make_groups):
+    groups = make_groups(8, rewards=(1.0, 0.0, None, 0.0))
+    plain = compute_advantages(groups, "rejection").values
+    shuffled = [compute_advantages(groups, "rejection", (5, step)).values for step in range(3)]
+    assert shuffled[0] == compute_advantages(groups, "rejection", (5, 0)).values
+    assert shuffled[0] != shuffled[1] != shuffled[2] and plain not in shuffled
+    for values in shuffled:
+        assert sum(v == 1.0 for group in values for v in group) == 8
+        assert all(group[2] is None for group in values)  # a fault stays where it was
+
+
+def test_an_unknown_kind_is_an_error(make_groups):
+    with pytest.raises(ValueError, match="median"):
+        compute_advantages(make_groups(1), "median")

@@ -1,0 +1,100 @@
+"""States are whole or absent, the right ones are kept, and a full disk is one line."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from swe_rl.errors import StoreError
+from swe_rl.train.batch import build_batch
+from swe_rl.train.checkpoint import load_state, save_state, saved_versions
+from swe_rl.train.trainer import Trainer
+
+
+def test_a_state_comes_back_bit_for_bit(tmp_path):
+    state = {"weights": torch.randn(100), "random": torch.get_rng_state(), "nested": {"step": 3, "betas": (0.9, 0.95)}}
+    save_state(tmp_path, 4, state)
+    loaded = load_state(tmp_path, 4)
+    assert torch.equal(loaded["weights"], state["weights"]) and torch.equal(loaded["random"], state["random"])
+    assert loaded["nested"] == state["nested"]
+
+
+def test_only_the_last_two_states_are_kept(tmp_path):
+    for version in range(1, 6):
+        save_state(tmp_path, version, {"version": version})
+    assert saved_versions(tmp_path) == [4, 5]
+    assert sorted(os.listdir(tmp_path)) == ["step_000004", "step_000005"]
+
+
+def test_a_state_that_was_never_published_is_overwritten_and_its_future_removed(tmp_path):
+    for version in (3, 4, 5):
+        save_state(tmp_path, version, {"run": "first"})
+    save_state(tmp_path, 4, {"run": "second"})  # resumed at 3: 4 and 5 had not been published
+    assert load_state(tmp_path, 4) == {"run": "second"}
+    assert saved_versions(tmp_path) == [4]
+
+
+def test_a_missing_state_is_an_error_that_says_which_there_are(tmp_path):
+    save_state(tmp_path, 2, {})
+    with pytest.raises(StoreError, match=r"no state of version 3, found \[2\]"):
+        load_state(tmp_path, 3)
+
+
+def test_a_damaged_state_is_an_error_and_not_a_fresh_start(tmp_path):
+    path = save_state(tmp_path, 1, {"weights": torch.zeros(1000)}) / "state.pt"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(StoreError, match="not a readable state"):
+        load_state(tmp_path, 1)
+
+
+def test_a_state_of_another_model_is_refused(make_config, make_groups):
+    config = make_config()
+    trainer = Trainer(config.policy.path, config, config.run.dir / "state")
+    save_state(config.run.dir / "state", 1, {"version": 1, "model": {"w": torch.zeros(1)}, "optimizer": {}})
+    with pytest.raises(StoreError, match="is of another model"):
+        trainer.load_state(1)
+
+
+FULL_DISK = """
+import resource, sys, torch
+from pathlib import Path
+from swe_rl.errors import StoreError
+from swe_rl.train.checkpoint import save_state
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    save_state(Path(sys.argv[1]), 2, {"weights": torch.zeros(1_000_000)})
+except StoreError as error:
+    assert len(str(error).splitlines()) == 1, error
+    print(error)
+"""
+
+
+def test_a_disk_that_refuses_is_one_line_and_the_older_state_stands(tmp_path):
+    save_state(tmp_path, 1, {"run": "old"})
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "state of version 2 can't be written" in done.stdout and "free some disk" in done.stdout
+    assert os.listdir(tmp_path) == ["step_000001"]
+    assert load_state(tmp_path, 1) == {"run": "old"}
+
+
+def test_a_trainer_that_goes_on_from_its_state_makes_bit_equal_steps(make_config, make_groups):
+    config = make_config(
+        "rollout.max_staleness=99", "train.minibatches=2", "train.warmup_steps=3", "train.row_tokens=40"
+    )
+    batches = [build_batch(make_groups(2, first=2 * i, noise=0.1), row_tokens=40) for i in range(4)]
+    straight = Trainer(config.policy.path, config, config.run.dir / "state")
+    for index, batch in enumerate(batches):
+        straight.update(batch)
+        if index == 1:
+            straight.save_state()
+    resumed = Trainer(config.policy.path, config, config.run.dir / "state")
+    resumed.load_state(2)
+    for batch in batches[2:]:
+        resumed.update(batch)
+    assert resumed.version == straight.version == 4
+    for (name, ours), theirs in zip(straight._model.named_parameters(), resumed._model.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name

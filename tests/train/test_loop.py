@@ -1,0 +1,163 @@
+"""The consumer's loop over real stores: what it publishes, logs and consumes, and that a killed run goes on exactly."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from swe_rl.errors import PolicyError, StoreError
+from swe_rl.metrics import read_metrics
+from swe_rl.store.policies import PolicyStore
+from swe_rl.store.rollouts import RolloutStore
+from swe_rl.train.loop import train_loop
+from swe_rl.train.token_log import logged_steps, read_token_log
+
+STEPS = 3
+LOOP = ["rollout.max_staleness=99", f"train.steps={STEPS}", "mask.phi=0.02"]
+
+
+def fill(run_dir, groups):
+    store = RolloutStore(run_dir)
+    for group in groups:
+        store.append(group)
+    store.close()
+
+
+def published(run_dir):
+    """version -> digest of the weights."""
+    store = PolicyStore(run_dir)
+    found = {}
+    for version in store.versions():
+        content = (store.get(version).path / "model.safetensors").read_bytes()
+        found[version] = hashlib.sha256(content).hexdigest()
+    store.close()
+    return found
+
+
+def test_each_step_publishes_a_version_and_consumes_its_groups_in_order(make_config, make_groups):
+    config = make_config(*LOOP)
+    fill(config.run.dir, make_groups(2 * STEPS + 1, noise=0.2))
+    seen = []
+    assert train_loop(config, lambda step, metrics: seen.append((step, metrics["train/num_tokens"]))) == STEPS
+    policies, rollouts = PolicyStore(config.run.dir), RolloutStore(config.run.dir)
+    assert [policies.get(v).consumed for v in policies.versions()] == [(), ("g0", "g1"), ("g2", "g3"), ("g4", "g5")]
+    assert policies.get(STEPS).splits == ("train",)
+    assert rollouts.counts().waiting == 1
+    assert [step for step, _ in seen] == list(range(STEPS))
+    assert len(set(published(config.run.dir).values())) == STEPS + 1
+
+
+def test_each_step_leaves_metrics_a_token_log_and_a_tensorboard_event(make_config, make_groups):
+    config = make_config(*LOOP)
+    fill(config.run.dir, make_groups(2 * STEPS))
+    train_loop(config)
+    rows = read_metrics(config.run.dir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(STEPS))
+    assert {"mask/kept_fraction", "mismatch/k3", "train/loss", "time/wait_s", "reward/mean"} <= rows[0].keys()
+    assert logged_steps(config.run.dir) == list(range(STEPS))
+    assert list((config.run.dir / "tensorboard").glob("events.*"))
+
+
+def test_the_cold_start_is_published_as_version_zero_and_only_once(make_config, make_groups):
+    config = make_config("train.steps=0")
+    assert train_loop(config) == 0
+    assert train_loop(config) == 0
+    source = hashlib.sha256((config.policy.path / "model.safetensors").read_bytes()).hexdigest()
+    assert published(config.run.dir) == {0: source}
+
+
+def test_a_cold_start_that_is_not_there_is_one_line(make_config):
+    with pytest.raises(PolicyError, match=r"policy\.path .*nowhere"):
+        train_loop(make_config("policy.path=nowhere"))
+
+
+def test_a_producer_that_stores_nothing_is_noticed(make_config, make_groups):
+    config = make_config(*LOOP)
+    fill(config.run.dir, make_groups(1))
+    with pytest.raises(StoreError, match=r"no new group for 0 s at policy version 0; 1 waiting, 2 needed"):
+        train_loop(config, group_timeout_s=0.2, poll_s=0.05)
+
+
+def test_a_step_without_any_variance_still_publishes_so_that_the_producer_goes_on(make_config, make_groups):
+    config = make_config(*LOOP, "train.steps=1")
+    fill(config.run.dir, make_groups(2, rewards=(0.0, 0.0)))
+    assert train_loop(config) == 1
+    assert len(set(published(config.run.dir).values())) == 1
+
+
+KILLED = """
+    import os, signal, sys
+    from swe_rl.config import Config
+    from swe_rl.store.policies import PolicyStore
+    from swe_rl.train import loop
+
+    at_step, point = int(sys.argv[2]), sys.argv[3]
+
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    class Deadly(PolicyStore):
+        def publish(self, write, version, *rest):
+            if version == at_step + 1 and point == "before_publish":
+                die()
+            if version == at_step + 1 and point == "while_writing":
+                return super().publish(lambda path: (write(path), die()), version, *rest)
+            return super().publish(write, version, *rest)
+
+    loop.PolicyStore = Deadly
+    config = Config.model_validate_json(sys.argv[1])
+    loop.train_loop(config, lambda step, _: die() if step == at_step and point == "after_publish" else None)
+"""
+
+
+@pytest.mark.parametrize("point", ["before_publish", "while_writing", "after_publish"])
+def test_a_run_killed_at_any_step_goes_on_bit_equal(make_config, make_groups, tmp_path, point):
+    groups = make_groups(2 * STEPS, noise=0.2)
+    whole = make_config(*LOOP, f"run.dir={tmp_path / 'whole'}")
+    fill(whole.run.dir, groups)
+    train_loop(whole)
+    broken = make_config(*LOOP, f"run.dir={tmp_path / 'broken'}")
+    fill(broken.run.dir, groups)
+    for at_step in range(STEPS):
+        command = [sys.executable, "-c", textwrap.dedent(KILLED), broken.model_dump_json(), str(at_step), point]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == -9, done.stderr
+    assert train_loop(broken) == STEPS
+    assert published(broken.run.dir) == published(whole.run.dir)
+    for step in range(STEPS):
+        ours, theirs = (read_token_log(run.run.dir, step) for run in (whole, broken))
+        np.testing.assert_array_equal(ours.train_logprobs, theirs.train_logprobs)
+        np.testing.assert_array_equal(ours.trajectory_ids, theirs.trajectory_ids)
+    ours, theirs = (read_metrics(Path(run.run.dir) / "metrics.jsonl") for run in (whole, broken))
+    for one, two in zip(ours, theirs, strict=True):
+        assert json.dumps(without_time(one)) == json.dumps(without_time(two))
+
+
+def without_time(row):
+    return {name: value for name, value in row.items() if not name.startswith("time/")}
+
+
+def test_resume_without_the_state_of_the_latest_policy_is_refused(make_config, make_groups):
+    config = make_config(*LOOP, "train.steps=1")
+    fill(config.run.dir, make_groups(2))
+    train_loop(config)
+    for path in (config.run.dir / "state").rglob("state.pt"):
+        path.unlink()
+    with pytest.raises(StoreError, match="no state of version 1"):
+        train_loop(config)
+
+
+def test_the_shuffled_control_trains_on_other_rewards_and_repeats_itself(make_config, make_groups, tmp_path):
+    groups = make_groups(2 * STEPS, noise=0.2)
+    digests = []
+    for name, shuffle in (("plain", "false"), ("one", "true"), ("two", "true")):
+        config = make_config(*LOOP, f"run.dir={tmp_path / name}", f"train.shuffle_rewards={shuffle}")
+        fill(config.run.dir, groups)
+        train_loop(config)
+        digests.append(published(config.run.dir))
+    assert digests[1] == digests[2] != digests[0]

@@ -1,0 +1,72 @@
+"""The clipped objective on hand-computed points, and that masked positions cannot reach it."""
+
+import math
+
+import pytest
+import torch
+
+from swe_rl.train.loss import policy_loss
+
+
+def loss_of(new, train=None, advantage=None, weight=None, keep=None, **options):
+    new = torch.tensor(new, dtype=torch.float64, requires_grad=True)
+    n = len(new)
+    train = torch.full((n,), -1.0).double() if train is None else torch.tensor(train).double()
+    advantage = torch.ones(n) if advantage is None else torch.tensor(advantage)
+    weight = torch.ones(n) if weight is None else torch.tensor(weight)
+    keep = torch.ones(n, dtype=torch.bool) if keep is None else torch.tensor(keep)
+    options = {"denominator": n, "clip_low": 0.2, "clip_high": 0.3} | options
+    result = policy_loss(new, train, advantage, weight, keep, **options)
+    result.value.backward()
+    return result, new.grad
+
+
+def test_at_ratio_one_the_gradient_is_minus_advantage_times_weight_over_the_denominator():
+    result, grad = loss_of([-1.0, -1.0], advantage=[2.0, -3.0], weight=[1.0, 0.5], denominator=10)
+    assert result.value.item() == pytest.approx(-(2.0 - 1.5) / 10)
+    assert grad.tolist() == pytest.approx([-0.2, 0.15])
+    assert result.num_clipped == 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "gain", "is_clipped"),
+    [
+        (1.2, 1.0, 1.2, False),
+        (1.5, 1.0, 1.3, True),  # upper clip is asymmetric: 1 + 0.3
+        (1.5, -1.0, -1.5, False),
+        (0.9, -1.0, -0.9, False),
+        (0.5, -1.0, -0.8, True),
+        (0.5, 1.0, 0.5, False),
+    ],
+)
+def test_the_clip_takes_the_worse_of_both_and_stops_the_gradient(ratio, advantage, gain, is_clipped):
+    result, grad = loss_of([-1.0 + math.log(ratio)], advantage=[advantage])
+    assert result.value.item() == pytest.approx(-gain)
+    assert (float(grad) == 0.0) == is_clipped == (result.num_clipped == 1)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e38])
+def test_whatever_stands_at_a_masked_position_never_leaks(poison):
+    clean, clean_grad = loss_of([-0.9], denominator=3)
+    for name in ("train", "advantage", "weight", "new"):
+        arrays = {
+            "new": [-0.9, -1.0, -1.0],
+            "train": [-1.0] * 3,
+            "advantage": [1.0, 1.0, 1.0],
+            "weight": [1.0, 1.0, 1.0],
+        }
+        arrays[name][1] = poison
+        dirty, grad = loss_of(keep=[True, False, False], denominator=3, **arrays)
+        assert dirty.value.item() == clean.value.item()
+        assert grad.tolist() == [float(clean_grad), 0.0, 0.0]
+
+
+def test_an_all_masked_batch_is_a_zero_loss_that_is_still_attached_to_the_graph():
+    result, grad = loss_of([-1.0, math.nan], keep=[False, False], denominator=2)
+    assert result.value.item() == 0.0 and result.value.requires_grad
+    assert grad.tolist() == [0.0, 0.0]
+
+
+def test_no_token_at_all_is_a_zero_loss():
+    result, _ = loss_of([], denominator=0)
+    assert result.value.item() == 0.0
