@@ -60,11 +60,14 @@ class Grader:
 
     async def grade(self, task: TaskSpec, patch: str) -> Verdict:
         """Never raises for what the patch does. Raises TaskError for a task whose language isn't known."""
-        started = time.monotonic()
-        if not patch.strip():
-            verdict = Verdict(Outcome.EMPTY_PATCH, 0.0, *_no_counts(task))
+        language = self._language(task)
+        if patch.strip():
+            async with self._slots:
+                started = time.monotonic()
+                verdict = await self._grade_with_retry(task, language, patch)
         else:
-            verdict = await self._grade_with_retry(task, patch)
+            started = time.monotonic()
+            verdict = Verdict(Outcome.EMPTY_PATCH, 0.0, *_no_counts(task))
         sha256 = hashlib.sha256(patch.encode("utf-8", "surrogatepass")).hexdigest()
         verdict = replace(verdict, patch_sha256=sha256, duration_s=time.monotonic() - started)
         logger.info("graded %s: %s in %.2f s", task.task_id, verdict.outcome.value, verdict.duration_s)
@@ -73,15 +76,13 @@ class Grader:
     async def run_base(self, task: TaskSpec) -> Judgement:
         """Runs the hidden tests over the unpatched base, for `check`. Raises SandboxError for an environment fault."""
         async with self._slots:
-            return await self._run_attempt(task, "", {})
+            return await self._run_attempt(task, self._language(task), "", {})
 
-    async def _grade_with_retry(self, task: TaskSpec, patch: str) -> Verdict:
-        language = self._language(task)
+    async def _grade_with_retry(self, task: TaskSpec, language: LanguageSpec, patch: str) -> Verdict:
         for attempt in range(1, ENVIRONMENT_ATTEMPTS + 1):
             signals: dict[str, Any] = {"attempts": attempt}
             try:
-                async with self._slots:
-                    judgement = await self._run_attempt(task, patch, signals)
+                judgement = await self._run_attempt(task, language, patch, signals)
             except PatchError as error:
                 return Verdict(Outcome.PATCH_FAILED, 0.0, *_no_counts(task), signals=signals | {"patch": str(error)})
             except _ViolationFound as error:
@@ -95,9 +96,10 @@ class Grader:
             Outcome.ENVIRONMENT_ERROR, None, *_no_counts(task), signals={"attempts": attempt, "fault": fault}
         )
 
-    async def _run_attempt(self, task: TaskSpec, patch: str, signals: dict[str, Any]) -> Judgement:
+    async def _run_attempt(
+        self, task: TaskSpec, language: LanguageSpec, patch: str, signals: dict[str, Any]
+    ) -> Judgement:
         """One grading from nothing; `signals` gets what was seen on the way."""
-        language = self._language(task)
         with tempfile.TemporaryDirectory(prefix="grade-", dir=self._scratch_dir, ignore_cleanup_errors=True) as name:
             scratch = Path(name)
             signals["restored"] = await asyncio.to_thread(_build_tree, task, language, patch, scratch / "tree")
@@ -164,7 +166,7 @@ def _build_tree(task: TaskSpec, language: LanguageSpec, patch: str, tree: Path) 
     copy_tree(task.environment_dir, tree)
     restored: tuple[str, ...] = ()
     if patch:
-        parsed = apply_patch(patch, tree)
+        parsed = apply_patch(patch, tree, scratch_dir=tree.parent)
         violations = find_violations(Evidence(task, language, parsed))
         if violations:
             raise _ViolationFound(violations)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from swe_rl.errors import PatchError, SandboxTimeoutError, SandboxUnavailableError
 from swe_rl.grade.patch_format import ParsedPatch, parse_patch
+from swe_rl.grade.tree import memory_dir
 from swe_rl.sandbox.base import FileEntry
 from swe_rl.task.language import compile_globs
 
@@ -81,7 +82,9 @@ def check_patch(patch: str, *, allow_binary: bool = False) -> ParsedPatch:
     return parsed
 
 
-def apply_patch(patch: str, directory: Path, *, allow_binary: bool = False) -> ParsedPatch:
+def apply_patch(
+    patch: str, directory: Path, *, allow_binary: bool = False, scratch_dir: Path | None = None
+) -> ParsedPatch:
     """Checks `patch` and applies all of it below `directory`, or raises PatchError and changes nothing.
 
     git sees a staging directory with copies of the touched files alone: no attribute file, link or repository around
@@ -90,7 +93,7 @@ def apply_patch(patch: str, directory: Path, *, allow_binary: bool = False) -> P
     parsed = check_patch(patch, allow_binary=allow_binary)
     for path in parsed.paths:
         _check_place(directory, path, set(parsed.paths))
-    with tempfile.TemporaryDirectory(prefix="swe-rl-apply-") as name:
+    with tempfile.TemporaryDirectory(prefix="swe-rl-apply-", dir=scratch_dir or memory_dir()) as name:
         stage = Path(name)
         for path in parsed.paths:
             _stage_file(directory, stage, path)
@@ -115,7 +118,7 @@ def _is_text(entry: FileEntry | None) -> bool:
 
 
 def _diff(paths: Iterable[str], base: Mapping[str, FileEntry], tree: Mapping[str, FileEntry], as_binary: bool) -> str:
-    with tempfile.TemporaryDirectory(prefix="swe-rl-diff-") as name:
+    with tempfile.TemporaryDirectory(prefix="swe-rl-diff-", dir=memory_dir()) as name:
         root = Path(name)
         for side, entries in (("a", base), ("b", tree)):
             (root / side).mkdir()
