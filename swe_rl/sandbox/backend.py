@@ -50,7 +50,8 @@ def default_scratch_dir() -> Path:
 def _docker(languages: Mapping[str, LanguageSpec], scratch_dir: Path) -> Backend:
     from swe_rl.sandbox.docker import DockerBackend  # the SDK is slow to import and seldom needed
 
-    return DockerBackend(languages, scratch_dir)
+    backend: Backend = DockerBackend(languages, scratch_dir)
+    return backend
 
 
 async def _checked(backend: Backend) -> Backend:

@@ -11,9 +11,12 @@ import shutil
 import stat
 import threading
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
-from git import Actor, Repo
+from git import Actor, Commit, Repo
+from git.index.typ import BaseIndexEntry, IndexEntry
+from gitdb import IStream
 
 from swe_rl.errors import SandboxError
 from swe_rl.sandbox.base import FileEntry
@@ -112,18 +115,30 @@ def lay_repository(root: Path, tree: dict[str, FileEntry]) -> None:
     (git / "config").write_text(_GIT_CONFIG)
     repository = Repo(root)
     try:
-        repository.index.add(list(tree), write_extension_data=False)
-        repository.index.commit(
+        # Object by object: `index.add` would change the process's working directory, which all threads share.
+        entries = [_store(repository, path, entry) for path, entry in tree.items()]
+        index = repository.index
+        index.entries = {(entry.path, 0): entry for entry in entries}
+        index.write(ignore_extension_data=True)
+        commit = Commit.create_from_tree(
+            repository,
+            index.write_tree(),
             "Base",
+            parent_commits=[],
+            head=False,
             author=COMMITTER,
             committer=COMMITTER,
             author_date=COMMIT_DATE,
             commit_date=COMMIT_DATE,
-            skip_hooks=True,
         )
+        (git / "refs" / "heads" / "main").write_text(f"{commit.hexsha}\n")
     finally:
         repository.close()
-    shutil.rmtree(git / "logs", ignore_errors=True)
+
+
+def _store(repository: Repo, path: str, entry: FileEntry) -> IndexEntry:
+    stored = repository.odb.store(IStream("blob", len(entry.data), BytesIO(entry.data)))
+    return IndexEntry.from_base(BaseIndexEntry((int(entry.mode, 8), stored.binsha, 0, path)))
 
 
 def content_hash(tree: dict[str, FileEntry]) -> str:
