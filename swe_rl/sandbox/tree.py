@@ -142,11 +142,14 @@ def _read_at(parent: int, name: str, path: str, limit: int) -> bytes:
     except OSError as error:
         reason = "is a link; links are never followed" if error.errno == errno.ELOOP else error.strerror
         raise PathError(f"path {path!r}: {reason}") from error
-    with open(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(found.st_mode):  # before `open`, which raises its own error for a directory
             raise PathError(f"path {path!r}: isn't a regular file")
-        data = file.read(limit + 1) if found.st_size <= limit else b""
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(limit + 1) if found.st_size <= limit else b""
+    finally:
+        os.close(descriptor)
     if found.st_size > limit or len(data) > limit:
         raise PathError(f"path {path!r}: {found.st_size} bytes, more than the {limit} that are read")
     return data
