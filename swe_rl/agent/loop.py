@@ -10,22 +10,19 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from swe_rl.agent.prompt import build_messages
 from swe_rl.agent.record import Recording, check_completion
 from swe_rl.agent.render import ParsedCompletion, Renderer
 from swe_rl.agent.tools import Toolbox, ToolResult
+from swe_rl.client import SandboxClient
 from swe_rl.config import Config
 from swe_rl.errors import EngineError, SandboxError, SandboxTimeoutError
 from swe_rl.inference.engine import Completion, Engine, SamplingParams
 from swe_rl.trajectory import StopReason, Trajectory
 from swe_rl.verdict import Verdict
 from swe_rl.wire import SessionInfo, TaskInfo
-
-if TYPE_CHECKING:
-    from swe_rl.client import SandboxClient
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +35,7 @@ FAULTS = frozenset({StopReason.ABORTED, StopReason.ENGINE_ERROR, StopReason.SAND
 async def run_episode(
     task: TaskInfo,
     *,
-    client: "SandboxClient",
+    client: SandboxClient,
     engine: Engine,
     renderer: Renderer,
     config: Config,
@@ -162,7 +159,7 @@ def _observe(results: list[ToolResult], is_closed: bool, recording: Recording, p
 
 
 async def _grade(
-    client: "SandboxClient", session: SessionInfo, trajectory_id: str, stop_reason: StopReason
+    client: SandboxClient, session: SessionInfo, trajectory_id: str, stop_reason: StopReason
 ) -> tuple[StopReason, Verdict | None]:
     try:
         return stop_reason, await client.grade(session.session_id)
@@ -173,7 +170,7 @@ async def _grade(
 
 @asynccontextmanager
 async def _open_session(
-    task: TaskInfo, client: "SandboxClient", config: Config, trajectory_id: str, deadline: float
+    task: TaskInfo, client: SandboxClient, config: Config, trajectory_id: str, deadline: float
 ) -> AsyncIterator[SessionInfo]:
     """A session that is closed in any case. Raises SandboxError if it can't be had before the deadline."""
     ttl_s = max(config.sandbox.session_ttl_s, config.agent.episode_timeout_s + GRADING_ALLOWANCE_S)

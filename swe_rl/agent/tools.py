@@ -7,14 +7,13 @@ through. Nothing here knows tokens; observations are trimmed by the loop.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from swe_rl.client import SandboxClient
 from swe_rl.errors import PathError
 from swe_rl.wire import ExecRequest, ExecResult
 
-if TYPE_CHECKING:
-    from swe_rl.client import SandboxClient
-
+_MAX_PATH = 1000  # no repository has longer ones, and a URL of the service's has to hold it
 _JSON_TYPES: dict[str, type] = {"string": str, "integer": int}
 
 
@@ -110,13 +109,15 @@ def find_mistake(name: str, arguments: Mapping[str, Any]) -> str:
             return f"`{key}` must be of type {argument.type}"
         if key in ("path", "command") and (not str(value).strip() or "\0" in str(value)):
             return f"`{key}` is empty or holds a NUL"
+        if key == "path" and len(str(value)) > _MAX_PATH:
+            return f"`path` has more than {_MAX_PATH} characters"
     return ""
 
 
 class Toolbox:
     """The tools bound to one session."""
 
-    def __init__(self, client: "SandboxClient", session_id: str, workdir: str, exec_timeout_s: float) -> None:
+    def __init__(self, client: SandboxClient, session_id: str, workdir: str, exec_timeout_s: float) -> None:
         self._client = client
         self._session_id = session_id
         self._workdir = workdir.rstrip("/")

@@ -7,18 +7,15 @@ again, any other end stands; a fault that stays is a member without a reward. Ad
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from swe_rl.agent.loop import run_episode
 from swe_rl.agent.render import Renderer
+from swe_rl.client import SandboxClient
 from swe_rl.config import Config
 from swe_rl.errors import SandboxError, SweRlError
 from swe_rl.inference.engine import Engine
 from swe_rl.trajectory import Group, Trajectory
 from swe_rl.wire import TaskInfo
-
-if TYPE_CHECKING:
-    from swe_rl.client import SandboxClient
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +24,7 @@ logger = logging.getLogger(__name__)
 class Collector:
     """What every episode of a run shares; `slots` bounds the episodes in flight, of all groups together."""
 
-    client: "SandboxClient"
+    client: SandboxClient
     engine: Engine
     renderer: Renderer
     config: Config

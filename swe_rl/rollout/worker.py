@@ -10,9 +10,9 @@ It never talks to a trainer. Indices that a crash left without a group are fille
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
 from swe_rl.agent.render import Renderer
+from swe_rl.client import SandboxClient
 from swe_rl.config import Config
 from swe_rl.errors import EngineUnavailableError, SandboxError, SandboxUnavailableError, SweRlError
 from swe_rl.inference.engine import Engine
@@ -22,9 +22,6 @@ from swe_rl.store.policies import PolicyStore
 from swe_rl.store.rollouts import RolloutStore
 from swe_rl.trajectory import Group, StopReason
 from swe_rl.wire import TaskInfo
-
-if TYPE_CHECKING:
-    from swe_rl.client import SandboxClient
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +33,7 @@ class Worker:
         self,
         tasks: Sequence[TaskInfo],
         *,
-        client: "SandboxClient",
+        client: SandboxClient,
         engine: Engine,
         renderer: Renderer,
         rollouts: RolloutStore,
