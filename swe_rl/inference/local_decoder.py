@@ -76,15 +76,14 @@ class SlotDecoder:
         rows_B = torch.arange(rows)
         columns = min(-(-(max(positions) + 1) // _COLUMN_BUCKET) * _COLUMN_BUCKET, self._cache.shape[4])
         hidden = torch.arange(columns) > positions_B[:, None]
-        mask_BL = torch.zeros(hidden.shape, dtype=self._cache.dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
+        mask_BL = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
 
         def attend(index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             cache = self._cache[:rows, index]
             cache[rows_B, 0, :, positions_B] = key
             cache[rows_B, 1, :, positions_B] = value
             keys, values = cache[:, 0, :, :columns], cache[:, 1, :, :columns]
-            query_BKGD = query.view(rows, self._weights.num_kv_heads, -1, self._weights.head_dim)
-            return F.scaled_dot_product_attention(query_BKGD, keys, values, mask_BL, scale=self._scale)
+            return self._attend_rows(query, keys, values, mask_BL)
 
         return self._logits(self._forward(torch.tensor(token_ids), positions_B, attend))
 
@@ -146,6 +145,21 @@ class SlotDecoder:
             query_KGND, keys, values, mask, is_causal=mask is None, scale=self._scale
         )
         return out_KGND.flatten(0, 1).transpose(0, 1)
+
+    def _attend_rows(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask_BL: torch.Tensor
+    ) -> torch.Tensor:
+        """query [B, H, D], keys and values [B, K, L, D] -> [B, H, D].
+
+        Keys stand on the left of their product: as a right operand each would be repacked for a few query rows.
+        """
+        rows, columns = mask_BL.shape
+        groups = self._weights.num_heads // self._weights.num_kv_heads
+        query_bDG = (query * self._scale).reshape(-1, groups, self._weights.head_dim).transpose(1, 2)
+        scores_bLG = torch.bmm(keys.flatten(0, 1), query_bDG)
+        scores_BKGL = scores_bLG.view(rows, -1, columns, groups).transpose(2, 3).float()
+        weights_BKGL = torch.softmax(scores_BKGL + mask_BL[:, None, None], dim=-1).to(query.dtype)
+        return torch.bmm(weights_BKGL.flatten(0, 1), values.flatten(0, 1))
 
     def _logits(self, hidden_NE: torch.Tensor) -> torch.Tensor:
         normed = F.rms_norm(hidden_NE, (hidden_NE.shape[-1],), self._weights.final_norm, self._weights.eps)
