@@ -1,5 +1,6 @@
 """Every knob of a run, once. One TOML serves all verbs; unknown keys are errors; secrets come from the environment."""
 
+import json
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
@@ -160,7 +161,7 @@ class Config(Section):
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Reads a TOML file (or a shipped one by its bare name, e.g. `quickstart`) and applies `section.key=value`.
+    """Reads a TOML file (a run's config.json, a shipped one by its bare name, e.g. `quickstart`) and applies `section.key=value`.
 
     Raises ConfigError that names the file and the key.
     """
@@ -169,9 +170,9 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
     if path is not None:
         where = str(path)
         try:
-            data = tomllib.loads(_read(path))
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{where}: not valid TOML: {error}") from error
+            data = json.loads(_read(path)) if Path(path).suffix == ".json" else tomllib.loads(_read(path))
+        except ValueError as error:
+            raise ConfigError(f"{where}: not valid TOML (or JSON, by its name): {error}") from error
     for override in overrides:
         _apply(data, override)
     try:
