@@ -98,6 +98,14 @@ function loadTypeScript() {
   };
 }
 
+// Rejects when nothing is left that could settle a promise: node would end there without a word.
+function whenIdle() {
+  return new Promise((_, reject) => {
+    process.removeAllListeners('beforeExit');
+    process.once('beforeExit', () => reject(new Error('waits for something that never happens')));
+  });
+}
+
 async function runFile(file, records) {
   const cases = [];
   const names = new Set();
@@ -127,7 +135,7 @@ async function runFile(file, records) {
     }
     try {
       const result = fn();
-      if (result && typeof result.then === 'function') await result;
+      if (result && typeof result.then === 'function') await Promise.race([result, whenIdle()]);
       add(id, 'passed', '');
     } catch (error) {
       add(id, error && error.code === 'ERR_ASSERTION' ? 'failed' : 'error', describe(error));
