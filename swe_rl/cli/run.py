@@ -137,7 +137,7 @@ def _publish_cold_start(config: "Config") -> int:
 
 
 def _train(config: "Config", url: str) -> None:
-    """Runs the worker and the trainer until the trainer is done. Raises SweRlError with the last words of one that fails."""
+    """Runs worker and trainer until the trainer is done. Raises SweRlError with the last words of one that fails."""
     from swe_rl.cli.children import Child
 
     arguments = ["--config", str(config.run.dir / "config.json"), "--set", f"sandbox.url={url}"]

@@ -1,0 +1,76 @@
+"""Configuration: shipped files load, and every mistake is one line that names file and key."""
+
+from pathlib import Path
+
+import pytest
+
+from swe_rl.config import Config, load_config, shipped_configs
+from swe_rl.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", shipped_configs())
+def test_each_shipped_config_loads_and_survives_its_own_dump(name: str, tmp_path: Path) -> None:
+    config = load_config(name)
+    dumped = tmp_path / "config.json"
+    dumped.write_text(config.model_dump_json())
+    assert load_config(dumped) == config
+
+
+def test_there_are_shipped_configs() -> None:
+    assert "quickstart" in shipped_configs()
+
+
+@pytest.mark.parametrize("section", list(Config.model_fields))
+def test_an_unknown_key_is_refused_in_every_section_and_named(section: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown key '{section}.frobnicate'; expected one of"):
+        load_config(None, [f"{section}.frobnicate=1"])
+
+
+def test_an_unknown_section_is_refused_and_named() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'frob'.*'train'"):
+        load_config(None, ["frob.key=1"])
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("train.lr=-1", "train.lr"),
+        ("train.lr=fast", "train.lr"),
+        ("mask.rule=kpopp", "mask.rule"),
+        ("mask.phi=0", "mask.phi"),
+        ("rollout.group_size=0", "rollout.group_size"),
+        ("engine.kind=cuda", "engine.kind"),
+        ("eval.ks=[]", "eval.ks"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_the_key_and_the_value(override: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("quickstart", [override])
+    message = str(caught.value)
+    assert key in message
+    assert "quickstart" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("override", ["lr=1", "train.lr", "=1", "train.=1", ".lr=1", ""])
+def test_an_override_that_is_no_assignment_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"section\.key=value"):
+        load_config(None, [override])
+
+
+def test_an_override_takes_toml_values_and_bare_words() -> None:
+    config = load_config("quickstart", ["train.lr=1e-4", "run.name=abc", "eval.ks=[1,2]", "eval.greedy=false"])
+    assert (config.train.lr, config.run.name, config.eval.ks, config.eval.greedy) == (1e-4, "abc", [1, 2], False)
+
+
+def test_a_missing_file_names_the_shipped_ones() -> None:
+    with pytest.raises(ConfigError, match=r"no such file; shipped ones are .*quickstart"):
+        load_config("nowhere.toml")
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.toml", "[run\n"), ("a.json", "{"), ("b.toml", "a = ")])
+def test_a_file_that_cannot_be_parsed_is_named(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=name):
+        load_config(path)
