@@ -1,0 +1,126 @@
+"""The whole loop is killed at random moments, and the same command goes on: nothing stored is lost or used twice."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NUM_KILLS = 10
+STEPS = 6
+GROUPS_PER_STEP = 2
+PARTS = ("run", "serve sandbox", "rollout", "train")
+
+
+def command(run_dir: Path) -> list[str]:
+    settings = {
+        "run.dir": run_dir,
+        "policy.path": ROOT / "checkpoints" / "tiny-repair",
+        "synth.num_train": 12,
+        "synth.num_verified": 4,
+        "rollout.group_size": 2,
+        "rollout.groups_per_step": GROUPS_PER_STEP,
+        "train.steps": STEPS,
+        "eval.samples_per_task": 1,
+        "eval.ks": "[1]",
+        "eval.greedy": "false",
+        "eval.every": 0,
+    }
+    arguments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    return [sys.executable, "-m", "swe_rl.cli.main", "run", "--config", "quickstart", *arguments]
+
+
+def processes(run_dir: Path, part: str) -> list[int]:
+    """Live processes of one part of this run, found by their command lines and those of their parents."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if "swe_rl.cli.main" in line and f" {part} " in line and str(run_dir) in line:
+            found.append(int(entry.name))
+    return found
+
+
+def kill_one(run_dir: Path, rng: random.Random) -> str:
+    """SIGKILL to a random part that lives; '' if none does."""
+    alive = {part: found for part in PARTS if (found := processes(run_dir, part))}
+    if not alive:
+        return ""
+    part = rng.choice(sorted(alive))
+    for process in alive[part]:
+        os.kill(process, signal.SIGKILL)
+    return part
+
+
+def start(run_dir: Path) -> subprocess.Popen[bytes]:
+    log = run_dir.with_suffix(".log").open("ab")
+    return subprocess.Popen(command(run_dir), cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_ten_random_moments_goes_on_and_uses_each_group_once(tmp_path: Path) -> None:
+    if not (ROOT / "checkpoints" / "tiny-repair").is_dir():
+        pytest.fail("checkpoints/tiny-repair isn't there; it comes with the repository")
+    run_dir = tmp_path / "run"
+    rng = random.Random(20)
+    killed: Counter[str] = Counter()
+    stored: set[tuple[int, str]] = set()
+    while sum(killed.values()) < NUM_KILLS:
+        process = start(run_dir)
+        try:
+            process.wait(rng.uniform(1.0, 14.0))
+            break  # it was done before the next kill
+        except subprocess.TimeoutExpired:
+            killed[kill_one(run_dir, rng)] += 1
+        process.wait(60)
+        assert process.returncode != 0
+        rows = groups(run_dir)
+        assert stored <= set(rows), "a stored group was lost"
+        stored = set(rows)
+    final = start(run_dir)
+    assert final.wait(300) == 0, run_dir.with_suffix(".log").read_text()[-3000:]
+    print(f"killed: {dict(killed)}")
+    assert sum(killed.values()) >= 5
+    check_run(run_dir)
+
+
+def groups(run_dir: Path) -> list[tuple[int, str]]:
+    """(index, checksum) of each stored group."""
+    index = run_dir / "index.sqlite"
+    if not index.exists():
+        return []
+    with sqlite3.connect(f"file:{index}?mode=ro", uri=True, timeout=10) as connection:
+        try:
+            return list(connection.execute("SELECT position, sha256 FROM groups ORDER BY position"))
+        except sqlite3.OperationalError:
+            return []  # killed before the tables were made
+
+
+def check_run(run_dir: Path) -> None:
+    rows = groups(run_dir)
+    assert [index for index, _ in rows] == list(range(len(rows)))
+    manifests = [
+        json.loads((run_dir / "policies" / f"v{v:05d}" / "manifest.json").read_text()) for v in range(STEPS + 1)
+    ]
+    consumed = [group for manifest in manifests for group in manifest["consumed"]]
+    assert len(consumed) == len(set(consumed)) == STEPS * GROUPS_PER_STEP
+    assert [len(manifest["consumed"]) for manifest in manifests] == [0] + [GROUPS_PER_STEP] * STEPS
+    steps = [
+        json.loads(line)["step"] for line in (run_dir / "metrics.jsonl").read_text().splitlines() if line.endswith("}")
+    ]
+    assert set(steps) == set(range(STEPS))
+    assert json.loads((run_dir / "report" / "summary.json").read_text())["num_tasks"] == 4
+    time.sleep(1)
+    assert not [p for part in PARTS for p in processes(run_dir, part)], "a process outlived its run"
