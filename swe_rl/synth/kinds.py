@@ -89,3 +89,4 @@ AGGREGATE = _kind(
     ("sum", "sum", "the total"),
     ("len", "len", "the number"),
 )
+KINDS = {kind.name: kind for kind in (COMPARE, ARITHMETIC, INDEX, SLICE, MATCH, CASE, LOGIC, AGGREGATE)}
