@@ -19,6 +19,7 @@ from swe_rl.sandbox.base import FileEntry
 from swe_rl.task.language import compile_globs
 
 MAX_PATCH_BYTES = 2 * 1024 * 1024
+ATTRIBUTES = ".gitattributes"
 MAX_PATH_BYTES = 1024
 MAX_NAME_BYTES = 200
 GIT_TIMEOUT_S = 60.0
@@ -44,15 +45,13 @@ def make_patch(base: Mapping[str, FileEntry], tree: Mapping[str, FileEntry], ign
         for path in sorted(base.keys() | tree.keys())
         if base.get(path) != tree.get(path) and (path in base or not is_generated(path))
     ]
-    # Groups: git reads a .gitattributes that lies beside the files it compares, and must not obey a changed one.
-    attributes = [path for path in changed if path.rpartition("/")[2] == ".gitattributes"]
-    rest = [path for path in changed if path.rpartition("/")[2] != ".gitattributes"]
+    rest, attributes = _split_attributes(changed)
     binary = [path for path in rest if not (_is_text(base.get(path)) and _is_text(tree.get(path)))]
     is_binary = set(binary)
     text = [path for path in rest if path not in is_binary]
     return "".join(
         _diff(group, base, tree, as_binary)
-        for group, as_binary in ((text, False), (binary, True), (attributes, True))
+        for group, as_binary in ((text, False), (binary, True), (attributes, False))
         if group
     )
 
@@ -95,13 +94,28 @@ def apply_patch(
         _check_place(directory, path, set(parsed.paths))
     with tempfile.TemporaryDirectory(prefix="swe-rl-apply-", dir=scratch_dir or memory_dir()) as name:
         stage = Path(name)
-        for path in parsed.paths:
-            _stage_file(directory, stage, path)
-        run = _git(["apply", "--whitespace=nowarn", "-"], stage, patch.encode("utf-8"))
-        if run.returncode != 0:
-            raise PatchError(f"patch: doesn't apply: {_first_line(run.stderr)}; make it against the task's base")
+        for paths, which in zip(_split_attributes(parsed.paths), ("--exclude", "--include"), strict=True):
+            for path in paths:
+                _stage_file(directory, stage, path)
+            if paths:
+                _apply_in(stage, f"{which}=*{ATTRIBUTES}", patch)
         _write_back(stage, directory, parsed.paths)
     return parsed
+
+
+def _split_attributes(paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The attribute files apart from all others: git obeys those that lie beside the files it reads or writes."""
+    rest: list[str] = []
+    attributes: list[str] = []
+    for path in paths:
+        (attributes if path.endswith(ATTRIBUTES) else rest).append(path)
+    return rest, attributes
+
+
+def _apply_in(stage: Path, which: str, patch: str) -> None:
+    run = _git(["apply", "--whitespace=nowarn", which, "-"], stage, patch.encode("utf-8"))
+    if run.returncode != 0:
+        raise PatchError(f"patch: doesn't apply: {_first_line(run.stderr)}; make it against the task's base")
 
 
 def _is_text(entry: FileEntry | None) -> bool:

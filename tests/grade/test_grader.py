@@ -90,6 +90,12 @@ CHEATS: dict[str, dict[str, str | None]] = {
         f"for word in argv:\n    if 'report/' in word:\n        open(word, 'w').write('''{FORGED_ALL}''')\n"
         "os.kill(os.getppid(), 9)\nos._exit(0)\n"
     },
+    "a whole report with the runner's nonce, and the runner killed": {
+        SOURCE: "import os\nargv = open(f'/proc/{os.getppid()}/cmdline').read().split(chr(0))\n"
+        "path = next(word for word in argv if '/report/' in word)\nnonce = argv[argv.index(path) + 1]\n"
+        f"lines = '''{FORGED_ALL}'''.replace(': 3', ': 3, \"nonce\": \"' + nonce + '\"')\n"
+        "open(path, 'w').write(lines)\nos.kill(os.getppid(), 9)\nos._exit(0)\n"
+    },
     "the report as a link to a prepared file": {
         "forged.jsonl": FORGED_ALL,
         SOURCE: "import os\nargv = open(f'/proc/{os.getppid()}/cmdline').read().split(chr(0))\n"
