@@ -20,8 +20,9 @@ from uuid import uuid4
 
 from swe_rl.errors import CapacityError, SandboxError, SandboxUnavailableError
 from swe_rl.sandbox.base import Command, CommandResult, FileEntry, SandboxSpec
-from swe_rl.sandbox.bwrap_command import BwrapCommand, default_environment, explain_refusal, find_bwrap, has_option
+from swe_rl.sandbox.bwrap_command import BwrapCommand, explain_refusal, find_bwrap, has_option
 from swe_rl.sandbox.cgroup import Cgroup, CgroupTree, open_cgroups
+from swe_rl.sandbox.environment import default_environment
 from swe_rl.sandbox.process import Process
 from swe_rl.sandbox.toolchain import Toolchain, find_toolchain, system_binds, write_etc
 from swe_rl.sandbox.tree import read_file, read_tree, relative_parts, remove_tree, write_file

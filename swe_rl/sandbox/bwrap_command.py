@@ -21,8 +21,8 @@ from pathlib import Path
 from swe_rl.errors import SandboxError, SandboxUnavailableError
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, WORKDIR, Command, CommandResult, SandboxSpec
 from swe_rl.sandbox.cgroup import Cgroup
+from swe_rl.sandbox.environment import default_environment, exit_and_signal
 from swe_rl.sandbox.process import ProcessResult
-from swe_rl.sandbox.toolchain import SYSTEM_PATH
 from swe_rl.sandbox.tree import relative_parts
 
 # In a subshell, so that the shell's own words on how the command died don't reach the command's stderr.
@@ -31,22 +31,6 @@ cd "$1" || { echo "sandbox: no such directory: $1" >&3; exit 126; }
 shift
 (exec "$@" 2>&3 3>&-)
 exit $?"""
-_SIGNALS = frozenset(int(number) for number in signal.valid_signals())
-
-
-def default_environment(path: Sequence[str] = ()) -> dict[str, str]:
-    """What every command sees; a language's and a command's own variables come on top."""
-    return {
-        "PATH": ":".join([*path, *SYSTEM_PATH]),
-        "HOME": "/tmp/home",
-        "USER": "agent",
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-        "TERM": "dumb",
-        "PAGER": "cat",
-        "GIT_PAGER": "cat",
-        "GIT_TERMINAL_PROMPT": "0",
-    }
 
 
 class BwrapCommand:
@@ -79,7 +63,7 @@ class BwrapCommand:
                 os.kill(child, signal.SIGKILL)
                 return
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)  # a child that has left this group has been named in the status before
 
     @staticmethod
     def result(ended: ProcessResult, oom: bool) -> CommandResult:
@@ -88,11 +72,10 @@ class BwrapCommand:
         if code is None and not ended.timed_out and not oom:
             seen = ended.stderr.data().decode(errors="replace").strip()
             raise SandboxError(f"bubblewrap: the sandbox can't be set up (status {ended.returncode}): {seen[-500:]}")
-        number = 9 if code is None else code - 128
-        is_signalled = number in _SIGNALS
+        exit_code, number = exit_and_signal(137 if code is None else code)
         return CommandResult(
-            exit_code=None if ended.timed_out or is_signalled else code,
-            signal=number if is_signalled and not ended.timed_out else None,
+            exit_code=None if ended.timed_out else exit_code,
+            signal=None if ended.timed_out else number,
             stdout=ended.stdout.data(),
             stderr=ended.stderr.data(),
             truncated_bytes=ended.stdout.truncated_bytes + ended.stderr.truncated_bytes,

@@ -38,6 +38,7 @@ class Process:
         self._kill_tree = kill_tree
         self._child: subprocess.Popen[bytes] | None = None
         self._status = Capture(4096)
+        self._status_fd = -1
         self.is_killed = False
 
     async def run(
@@ -46,9 +47,9 @@ class Process:
         """`argv(status_fd)` builds the command line. Raises OSError where it can't be started (E2BIG among others)."""
         started = time.monotonic()
         stdout, stderr = Capture(limit_bytes), Capture(limit_bytes)
-        status_read, status_write = os.pipe()
+        self._status_fd, status_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         with contextlib.ExitStack() as stack:
-            stack.callback(os.close, status_read)
+            stack.callback(os.close, self._status_fd)
             try:
                 self._child = child = _start(argv(status_write), stdin, status_write)
             finally:
@@ -56,7 +57,7 @@ class Process:
             assert child.stdout is not None and child.stderr is not None
             stack.callback(child.stdout.close)
             stack.callback(child.stderr.close)
-            streams = {child.stdout.fileno(): stdout, child.stderr.fileno(): stderr, status_read: self._status}
+            streams = {child.stdout.fileno(): stdout, child.stderr.fileno(): stderr, self._status_fd: self._status}
             timed_out = await self._watch(child, streams, timeout_s)
         return ProcessResult(
             child.returncode, stdout, stderr, self._status.data(), timed_out, time.monotonic() - started
@@ -67,7 +68,12 @@ class Process:
         child = self._child
         if child is not None and child.returncode is None:
             self.is_killed = True
-            self._kill_tree(child.pid, self._status.data())
+            self._kill(child)
+
+    def _kill(self, child: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(BlockingIOError):  # what tells which processes to kill may lie in the pipe still
+            self._status.feed(os.read(self._status_fd, _CHUNK))
+        self._kill_tree(child.pid, self._status.data())
 
     async def _watch(self, child: subprocess.Popen[bytes], streams: dict[int, Capture], timeout_s: float) -> bool:
         """Reads until all pipes are at their end and the process has been reaped; true if the deadline came first."""
@@ -109,13 +115,15 @@ class Process:
                 loop.remove_reader(fd)
             if not ended.is_set():  # cancelled
                 loop.remove_reader(pidfd)
-                self._kill_tree(child.pid, self._status.data())
+                self._kill(child)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(KILL_GRACE_S)
                 child.kill()
                 child.wait()
             os.close(pidfd)
 
     async def _end(self, child: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
-        self._kill_tree(child.pid, self._status.data())
+        self._kill(child)
         if await _wait(ended, KILL_GRACE_S):
             return
         child.kill()

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from swe_rl.errors import SandboxUnavailableError
 
-SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _SYSTEM_ROOTS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC_COPIED = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "perl", "ssl/openssl.cnf")
 _ETC_COPIED_GLOBS = ("java-*", "maven*", "gcrypt", "ruby*")

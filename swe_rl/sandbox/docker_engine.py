@@ -1,0 +1,109 @@
+"""The Docker engine behind one backend: connection, blocking calls in threads, ownership of containers.
+
+Every container carries its owner in a label: host, process id, that process's start, and the backend. What a dead
+process of this host left is removed when the next backend connects. Nothing here runs a command.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import docker
+from docker.errors import APIError, DockerException, NotFound
+from docker.models.containers import Container
+from requests.exceptions import ConnectionError as RequestConnectionError
+from requests.exceptions import Timeout
+
+from swe_rl.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+API_TIMEOUT_S = 60
+MAX_THREADS = 64
+OWNER_LABEL = "swe-rl.owner"
+
+
+class Engine:
+    """One engine (DOCKER_HOST, else the local one); connects at the first use."""
+
+    def __init__(self) -> None:
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{_start_time(os.getpid())}:{uuid4().hex[:8]}"
+        self._executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="docker")
+        self._client: docker.DockerClient | None = None
+
+    def start(self, function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        """Runs a blocking function in a thread; its failures become this project's errors."""
+        return asyncio.get_running_loop().run_in_executor(self._executor, _translated, function, *arguments)
+
+    def connect(self) -> docker.DockerClient:
+        """Blocking. Raises SandboxUnavailableError where no engine answers."""
+        if self._client is None:
+            try:
+                client = docker.from_env(timeout=API_TIMEOUT_S, max_pool_size=MAX_THREADS)
+                client.ping()
+            except (DockerException, RequestConnectionError, Timeout) as error:
+                where = os.environ.get("DOCKER_HOST", "the local socket")
+                raise SandboxUnavailableError(
+                    f"docker: no engine answers at {where}: {error}; start one or set DOCKER_HOST"
+                ) from error
+            self._client = client
+            _remove_abandoned(client)
+        return self._client
+
+    async def close(self) -> None:
+        """Removes every container of this owner."""
+        if self._client is not None:
+            await self.start(_remove_labelled, self._client, f"{OWNER_LABEL}={self.owner}")
+            self._client.close()
+            self._client = None
+        self._executor.shutdown(wait=False)
+
+
+def remove_container(container: Container) -> None:
+    """With its volumes, running or not; nothing happens where it's gone or going already."""
+    try:
+        container.remove(force=True, v=True)
+    except NotFound:
+        return
+    except APIError as error:
+        if error.status_code != 409:
+            raise
+
+
+def _translated(function: Callable[..., T], *arguments: Any) -> T:
+    try:
+        return function(*arguments)
+    except Timeout as error:
+        raise SandboxTimeoutError(f"docker: the engine didn't answer within {API_TIMEOUT_S} s: {error}") from error
+    except RequestConnectionError as error:
+        raise SandboxUnavailableError(f"docker: the connection to the engine was lost: {error}") from error
+    except DockerException as error:
+        raise SandboxError(f"docker: {error}") from error
+
+
+def _remove_labelled(client: docker.DockerClient, label: str) -> None:
+    for container in client.containers.list(all=True, filters={"label": label}, ignore_removed=True):
+        remove_container(container)
+
+
+def _remove_abandoned(client: docker.DockerClient) -> None:
+    for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True):
+        host, pid, started = container.labels[OWNER_LABEL].split(":")[:3]
+        if host == socket.gethostname() and _start_time(int(pid)) != started:
+            logger.info("removing container %s, left by process %s", container.name, pid)
+            remove_container(container)
+
+
+def _start_time(pid: int) -> str:
+    """When the process began, in ticks since the boot; '' if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""

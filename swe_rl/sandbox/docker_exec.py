@@ -1,0 +1,245 @@
+"""What runs inside a container around one command, and how its output comes back.
+
+The wrapper shell changes directory, waits for the command, kills whatever the command left (every process of its user),
+and ends the error stream with a trailer: a random word and the kernel's count of OOM kills. A command may forge the
+trailer, which harms nobody but itself. Files pass as tar archives; nothing is unpacked by name on the host.
+"""
+
+import io
+import os
+import secrets
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from swe_rl.errors import PathError, SandboxError
+from swe_rl.sandbox.base import REPORT_DIR, FileEntry
+from swe_rl.sandbox.capture import Capture
+from swe_rl.sandbox.tree import MAX_FILE_BYTES, MAX_TREE_BYTES, MAX_TREE_FILES
+from swe_rl.sandbox.workspace import Template
+
+USER_ID = 10_001
+STDIN_FILE = "/.swe-rl/stdin"
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+MAX_ARGUMENTS_BYTES = 1024 * 1024
+_TRAILER_ROOM = 160
+
+# kill -1 spares pid 1, the container's own process (it is root's) and the shell that calls it.
+_WRAPPER = """exec 3>&2 2>/dev/null
+trailer=$1; stdin=$2
+if cd "$3"; then
+    shift 3
+    (exec "$@" <"$stdin" 2>&3 3>&-)
+    code=$?
+    kill -9 -1
+else
+    echo "sandbox: no such directory: $3" >&3
+    code=126
+fi
+count=0
+while read -r name value; do
+    [ "$name" = oom_kill ] && count=$value
+done <<END
+$(cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null)
+END
+echo "$trailer $count" >&3
+exit $code"""
+
+# As the command's user, so that a link can't reach further than the command itself could.
+_CHECKED_PATH = """p=/workspace; for part; do [ -n "$part" ] || continue; p="$p/$part"; [ -L "$p" ] && exit 40"""
+READ_SCRIPT = f"""{_CHECKED_PATH}; done
+[ -e "$p" ] || exit 44
+[ -f "$p" ] || exit 41
+[ "$(stat -c %s "$p")" -le {MAX_FILE_BYTES} ] || exit 42
+exec cat "$p" 2>/dev/null"""
+WRITE_SCRIPT = f"""{_CHECKED_PATH}
+d="${{p%/*}}"; [ -d "$d" ] || mkdir "$d" 2>/dev/null || exit 45; done
+[ ! -e "$p" ] || [ -f "$p" ] || exit 41
+t=$(mktemp "$d/.swe-rl-XXXXXX") || exit 45
+cat >"$t" && {{ chmod --reference="$p" "$t" 2>/dev/null || chmod 644 "$t"; }} && mv -fT "$t" "$p" && exit 0
+rm -f "$t"; exit 45"""
+FILE_PROBLEMS = {
+    40: "is a link, or lies behind one; links are never followed",
+    41: "isn't a regular file",
+    42: f"is larger than {MAX_FILE_BYTES} bytes",
+    44: "No such file or directory",
+    45: "can't be written",
+}
+
+
+class ErrorStream:
+    """A command's error stream without its trailer."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._held = b""
+        self.trailer = secrets.token_hex(16)
+
+    def feed(self, chunk: bytes) -> None:
+        self._held += chunk
+        if len(self._held) > _TRAILER_ROOM:
+            self._capture.feed(self._held[:-_TRAILER_ROOM])
+            self._held = self._held[-_TRAILER_ROOM:]
+
+    def finish(self) -> int | None:
+        """The count of OOM kills; None if the wrapper didn't live to say it."""
+        text, found, count = self._held.rpartition(self.trailer.encode() + b" ")
+        self._capture.feed(text if found else self._held)
+        self._held = b""
+        return int(count) if found and count.strip().isdigit() else None
+
+
+def wrapped(argv: tuple[str, ...], trailer: str, cwd: str, has_stdin: bool) -> list[str]:
+    """The argv of the exec."""
+    stdin = STDIN_FILE if has_stdin else os.devnull
+    return ["/bin/sh", "-c", _WRAPPER, "sandbox", trailer, stdin, cwd, *argv]
+
+
+def is_too_long(argv: tuple[str, ...]) -> bool:
+    """Whether the kernel would refuse to start it."""
+    sizes = [len(os.fsencode(argument)) for argument in argv]
+    return max(sizes) > MAX_ARGUMENT_BYTES or sum(sizes) > MAX_ARGUMENTS_BYTES
+
+
+def template_archive(template: Template) -> bytes:
+    """A laid-out workspace as a tar for the container's root."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        add_directory(archive, "workspace", USER_ID)
+        for path in template.directories:
+            add_directory(archive, f"workspace/{path}", USER_ID)
+        for path, mode, data in template.files:
+            add_file(
+                archive, f"workspace/{path}", data if data is not None else (template.root / path).read_bytes(), mode
+            )
+        for path, target in template.links:
+            add_link(archive, f"workspace/{path}", target)
+    return buffer.getvalue()
+
+
+def directory_archive(source: Path, name: str, user_id: int = USER_ID) -> bytes:
+    """Any host directory as a tar in which it is called `name`."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        add_directory(archive, name, user_id)
+        for directory, names, leaves in os.walk(source):
+            prefix = os.path.normpath(os.path.join(name, os.path.relpath(directory, source)))
+            for leaf in sorted(names + leaves):
+                full, inside = Path(directory, leaf), f"{prefix}/{leaf}"
+                if full.is_symlink():
+                    add_link(archive, inside, os.readlink(full), user_id)
+                elif full.is_dir():
+                    add_directory(archive, inside, user_id)
+                else:
+                    mode = 0o755 if full.stat().st_mode & 0o100 else 0o644
+                    add_file(archive, inside, full.read_bytes(), mode, user_id)
+    return buffer.getvalue()
+
+
+def base_archive() -> bytes:
+    """The directories that a container needs besides the workspace: the user's home, and where its input passes."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        add_directory(archive, os.path.dirname(STDIN_FILE).lstrip("/"), 0)
+        add_directory(archive, "tmp/home", USER_ID)
+    return buffer.getvalue()
+
+
+def stdin_archive(data: bytes) -> bytes:
+    """A root-owned file that the wrapper opens as the command's standard input."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        add_file(archive, STDIN_FILE.lstrip("/"), data, 0o444, 0)
+    return buffer.getvalue()
+
+
+def add_directory(archive: tarfile.TarFile, name: str, user_id: int) -> None:
+    info = _info(name, user_id, 0o755)
+    info.type = tarfile.DIRTYPE
+    archive.addfile(info)
+
+
+def add_file(archive: tarfile.TarFile, name: str, data: bytes, mode: int, user_id: int = USER_ID) -> None:
+    info = _info(name, user_id, mode)
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))
+
+
+def add_link(archive: tarfile.TarFile, name: str, target: str, user_id: int = USER_ID) -> None:
+    info = _info(name, user_id, 0o777)
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    archive.addfile(info)
+
+
+def tree_of_archive(chunks: Iterable[bytes]) -> dict[str, FileEntry]:
+    """Files and links of a tar of the working directory, `.git` left out. Raises PathError as `tree.read_tree`."""
+    tree: dict[str, FileEntry] = {}
+    room = MAX_TREE_BYTES
+    for member, data in _members(chunks):
+        path = member.name.partition("/")[2]
+        if not path or ".git" in path.split("/"):
+            continue
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise PathError(f"tree: {path!r}: a file name that isn't UTF-8") from error
+        if member.issym():
+            tree[path] = FileEntry("120000", os.fsencode(member.linkname))
+        elif member.isfile() or member.islnk():
+            content = tree[member.linkname.partition("/")[2]].data if member.islnk() else data
+            room -= len(content)
+            tree[path] = FileEntry("100755" if member.mode & 0o100 else "100644", content)
+        if room < 0 or len(tree) > MAX_TREE_FILES:
+            raise PathError(f"tree: more than {MAX_TREE_BYTES} bytes or {MAX_TREE_FILES} files; remove build outputs")
+    return dict(sorted(tree.items()))
+
+
+def save_report(chunks: Iterable[bytes], report_dir: Path) -> None:
+    """Writes the plain files directly below /report into `report_dir`; links and directories don't cross."""
+    for member, data in _members(chunks):
+        directory, _, name = member.name.rpartition("/")
+        if member.isreg() and directory == REPORT_DIR.lstrip("/") and name not in ("", ".", ".."):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(report_dir / name, flags, 0o600), "wb") as file:
+                file.write(data)
+
+
+def _info(name: str, user_id: int, mode: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.uid = info.gid = user_id
+    info.mode = mode
+    return info
+
+
+def _members(chunks: Iterable[bytes]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Members and, for regular files, their bytes. Raises PathError for a file beyond MAX_FILE_BYTES."""
+    try:
+        with tarfile.open(fileobj=_ChunkFile(chunks), mode="r|", errorlevel=2) as archive:
+            for member in archive:
+                if member.isreg() and member.size > MAX_FILE_BYTES:
+                    raise PathError(f"tree: {member.name!r}: {member.size} bytes, more than {MAX_FILE_BYTES}")
+                content = archive.extractfile(member) if member.isreg() else None
+                yield member, content.read() if content is not None else b""
+    except tarfile.TarError as error:
+        raise SandboxError(f"docker: the engine's archive can't be read: {error}") from error
+
+
+class _ChunkFile(io.RawIOBase):
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        parts, missing = [], size
+        while missing > 0:
+            if not self._rest:
+                self._rest = next(self._chunks, b"")
+                if not self._rest:
+                    break
+            parts.append(self._rest[:missing])
+            self._rest = self._rest[missing:]
+            missing -= len(parts[-1])
+        return b"".join(parts)
