@@ -63,7 +63,8 @@ async def evaluate(
     """Evaluates `policy_dir`, which the engine is told to load; `split` and `is_greedy` default to the config's.
 
     Raises SplitError if the policy was trained on the split or on one of its tasks, TaskError or ConfigError if there
-    are too few tasks, ConfigError if a k exceeds the samples, and the environment's or engine's error if every single episode was a fault of it.
+    are too few tasks, ConfigError if a k exceeds the samples, and the environment's or the engine's error if every
+    single episode was a fault of it.
     """
     split = config.eval.split if split is None else split
     is_greedy = config.eval.greedy if is_greedy is None else is_greedy
