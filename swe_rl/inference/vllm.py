@@ -13,6 +13,7 @@ import logging
 import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class VllmEngine:
         self._server: VllmServer | None = None
         self._client: httpx.AsyncClient | None = None
         self._version: int | None = None
+        self._policy_dir: Path | None = None
+        self._vocab_size = 0
         self._fault = "no policy is loaded; call load first"
         self._loading = asyncio.Lock()
         self._running: dict[str, dict[str, asyncio.Event]] = {}
@@ -68,9 +71,9 @@ class VllmEngine:
             if not self._config.url and not (self._server and self._server.is_alive):
                 await self._start_server(directory, version)
                 return
-            self._open_client(self.url)
-            await self._check(directory)
             try:
+                self._open_client(self.url)
+                await self._check(directory)
                 await self._replace_weights(directory, version)
             except EngineError as error:
                 await self._recover(directory, version, error)
@@ -81,16 +84,19 @@ class VllmEngine:
     async def generate(self, session_id: str, token_ids: Sequence[int], sampling: SamplingParams) -> Completion:
         """Continues `token_ids`. Temperature 0 is greedy with log-probabilities at temperature 1.
 
-        Raises EngineUnavailableError if the server doesn't answer, EngineError for a refused request, for a
-        log-probability that isn't finite and for tokens whose policy version isn't known.
+        A context of `max_context` tokens or more gives an empty completion that ended by `length`. A server of ours
+        that has died is started again first. Raises EngineUnavailableError if the server doesn't answer, EngineError
+        for a refused request, for a log-probability that isn't finite and for tokens of an unknown policy version.
         """
+        await self._revive()
         if self._version is None:
             raise EngineError(f"vllm {self.url}: {self._fault}")
-        if 0 < sampling.temperature < MIN_TEMPERATURE:
-            raise EngineError(
-                f"vllm {self.url}: temperature is {sampling.temperature}, expected 0 or at least {MIN_TEMPERATURE}"
-            )
+        self._check_request(token_ids, sampling)
+        room = self._config.max_context - len(token_ids)
+        if room < 1:
+            return _empty_completion()
         request_id = uuid.uuid4().hex
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         body = _request(request_id, token_ids, sampling, self._version)
         with self._tracked(session_id, request_id):
             answer = await self._call("POST", "/inference/v1/generate", json=body)
@@ -116,6 +122,14 @@ class VllmEngine:
             await asyncio.to_thread(self._server.stop)
             self._server = None
 
+    async def _revive(self) -> None:
+        if self._server is None or self._server.is_alive or self._policy_dir is None:
+            return
+        async with self._loading:
+            if self._server is not None and not self._server.is_alive and self._version is not None:
+                logger.warning("vllm %s: %s; starting it again", self.url, self._server.describe_end())
+                await self._start_server(self._policy_dir, self._version)
+
     async def _start_server(self, directory: Path, version: int) -> None:
         self._version, self._fault = None, "its server hasn't started"
         if self._server is not None:
@@ -124,7 +138,7 @@ class VllmEngine:
         self._open_client(await self._server.start())
         await self._call("POST", "/update_weight_version", json={"new_version": str(version)})
         await self._probe(directory, version)
-        self._version = version
+        self._policy_dir, self._version = directory, version
 
     def _open_client(self, url: str) -> None:
         if self._client is None or str(self._client.base_url).rstrip("/") != url.rstrip("/"):
@@ -148,7 +162,7 @@ class VllmEngine:
         await self._call("POST", "/update_weights", json={"update_info": {"path": str(directory)}})
         await self._call("POST", "/finish_weight_update", json={"weight_version": str(version)})
         await self._probe(directory, version)
-        self._version = version
+        self._policy_dir, self._version = directory, version
         await self._call("POST", "/resume")
         logger.info("vllm %s: serves policy version %d from %s", self.url, version, directory)
 
@@ -163,6 +177,7 @@ class VllmEngine:
                 f"vllm {self.url}: {report['num_stale']} parameters differ from {directory} after loading "
                 f"({report['num_checked']} tensors checked): {', '.join(report['stale'])}"
             )
+        self._vocab_size = int(report["vocab_size"])
         if report["num_unchecked"]:
             logger.warning(
                 "vllm %s: %d tensors of %s can't be read back, e.g. %s",
@@ -177,7 +192,7 @@ class VllmEngine:
         self._version = None
         self._fault = f"the update to version {version} failed; restart the server: {error}"
         if self._config.url:
-            raise EngineError(f"vllm {self.url}: {self._fault}") from error
+            raise type(error)(f"vllm {self.url}: {self._fault}") from error
         logger.warning("vllm %s: update to version %d failed, restarting: %s", self.url, version, error)
         await self._start_server(directory, version)
 
@@ -191,21 +206,40 @@ class VllmEngine:
             raise EngineError(f"vllm {self.url}: {method} answered {str(answer)[:200]!r}") from error
 
     async def _call(self, method: str, path: str, **request: Any) -> Any:
-        if self._client is None:
+        client, server = self._client, self._server
+        if client is None:
             raise EngineError(f"vllm {self.url}: {self._fault}")
         where = f"vllm {self.url}{path}"
         try:
-            response = await self._client.request(method, path, **request)
+            response = await client.request(method, path, **request)
+            is_healthy = response.status_code < 500 or (await client.get("/health")).status_code == 200
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
-            raise EngineUnavailableError(f"{where}: no answer, {error!r}; {self._describe_server()}") from error
-        if response.status_code == 503:
-            raise EngineUnavailableError(f"{where}: {_message(response)}; {self._describe_server()}")
+            raise await self._unavailable(where, f"no answer, {error!r}", server) from error
+        if not is_healthy:
+            raise await self._unavailable(where, _message(response), server)
         if response.status_code != 200:
             raise EngineError(f"{where}: status {response.status_code}: {_message(response)}")
         return response.json()
 
-    def _describe_server(self) -> str:
-        return self._server.describe_end() if self._server else "is the server of engine.url running?"
+    async def _unavailable(self, where: str, what: str, server: VllmServer | None) -> EngineUnavailableError:
+        if server is None:
+            return EngineUnavailableError(f"{where}: {what}; is the server of engine.url running?")
+        # What doesn't answer is ended, so that the next call starts anew instead of asking a dying process again.
+        await asyncio.to_thread(server.stop)
+        return EngineUnavailableError(f"{where}: {what}; {server.describe_end()}")
+
+    def _check_request(self, token_ids: Sequence[int], sampling: SamplingParams) -> None:
+        """What vLLM would change silently, or die of."""
+        if 0 < sampling.temperature < MIN_TEMPERATURE:
+            raise EngineError(
+                f"vllm {self.url}: temperature is {sampling.temperature}, expected 0 or at least {MIN_TEMPERATURE}"
+            )
+        if not len(token_ids):
+            raise EngineError(f"vllm {self.url}: the context is empty, expected at least 1 token")
+        low, high = min(token_ids), max(token_ids)
+        if low < 0 or high >= self._vocab_size:
+            wrong = low if low < 0 else high
+            raise EngineError(f"vllm {self.url}: token {wrong} isn't in the vocabulary of {self._vocab_size}")
 
     @contextlib.contextmanager
     def _tracked(self, session_id: str, request_id: str) -> Iterator[None]:
@@ -238,6 +272,11 @@ def _request(request_id: str, token_ids: Sequence[int], sampling: SamplingParams
         "cache_salt": f"policy-{version}",
         "stream": False,
     }
+
+
+def _empty_completion() -> Completion:
+    nothing = np.zeros(0, dtype=np.int32)
+    return Completion(nothing, np.zeros(0, dtype=np.float32), nothing, "length")
 
 
 def _completion(answer: Mapping[str, Any], url: str) -> Completion:

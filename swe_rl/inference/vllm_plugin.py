@@ -188,6 +188,7 @@ class WorkerExtension:
                 probe.check_module(name, module)
         unchecked = sorted(probe.tensors.keys() - probe.covered)
         return {
+            "vocab_size": self.vllm_config.model_config.get_vocab_size(),
             "num_checked": len(probe.covered),
             "unchecked": unchecked[:_MAX_REPORTED],
             "num_unchecked": len(unchecked),

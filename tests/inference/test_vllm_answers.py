@@ -1,0 +1,107 @@
+"""What the engine makes of answers and of servers that aren't there; no vLLM is needed here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_rl.config import EngineConfig
+from swe_rl.errors import EngineError, EngineUnavailableError, PolicyError
+from swe_rl.inference.engine import SamplingParams
+from swe_rl.inference.vllm import VllmEngine, _completion, _request
+from swe_rl.inference.vllm_server import VllmServer
+
+CONFIG = '{"num_attention_heads": 4, "hidden_size": 192, "num_key_value_heads": 2, "num_hidden_layers": 4}'
+
+
+def _answer(**changes: Any) -> dict[str, Any]:
+    # The shape of vLLM 0.32's /inference/v1/generate, cut to what is read.
+    choice = {
+        "token_ids": [5, 6, 7],
+        "logprobs": {"content": [{"token_id": t, "logprob": -0.5 * t, "rank": 1} for t in (5, 6, 7)]},
+        "finish_reason": "stop",
+        "weight_versions": [{"version": "3", "start": 0, "end": 2}, {"version": "4", "start": 2, "end": 3}],
+    }
+    usage = {"prompt_tokens": 200, "prompt_tokens_details": {"cached_tokens": 128}}
+    return {"choices": [choice | changes], "usage": usage}
+
+
+def test_answer_becomes_aligned_arrays() -> None:
+    completion = _completion(_answer(), "http://server")
+    assert completion.token_ids.tolist() == [5, 6, 7]
+    assert completion.logprobs.tolist() == [-2.5, -3.0, -3.5]
+    assert completion.policy_version.tolist() == [3, 3, 4]
+    assert (completion.finish_reason, completion.cached_tokens) == ("stop", 128)
+
+
+def test_aborted_answer_without_tokens_is_empty() -> None:
+    answer = _answer(token_ids=[], logprobs=None, finish_reason="abort", weight_versions=None)
+    completion = _completion(answer, "http://server")
+    assert (len(completion.token_ids), completion.finish_reason) == (0, "abort")
+
+
+def _content(*logprobs: Any) -> dict[str, Any]:
+    return {"content": [{"token_id": t, "logprob": p} for t, p in zip((5, 6, 7), logprobs, strict=True)]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"logprobs": _content(-1.0, -9999.0, -1.0)}, "token 6 at output position 1 isn't finite"),
+        ({"logprobs": _content(-1.0, -1.0, float("nan"))}, "token 7 at output position 2 isn't finite"),
+        ({"logprobs": {"content": [{"token_id": 5, "logprob": -1.0}]}}, "other tokens than the 3"),
+        ({"logprobs": None}, "can't read the answer"),
+        ({"finish_reason": "error"}, "finish reason is 'error'"),
+        ({"weight_versions": [{"version": "3", "start": 0, "end": 2}]}, "don't cover all 3"),
+        ({"weight_versions": None}, "don't cover all 3"),
+        ({"weight_versions": [{"version": "default", "start": 0, "end": 3}]}, "can't read the weight versions"),
+    ],
+)
+def test_answer_that_can_not_be_trusted_is_an_engine_error(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        _completion(_answer(**changes), "http://server")
+
+
+def test_request_carries_ids_and_a_salt_of_its_version_but_never_a_seed() -> None:
+    body = _request("id", [1, 2], SamplingParams(0.7, 9, (2,)), 12)
+    assert body["token_ids"] == [1, 2]
+    assert body["cache_salt"] != _request("id", [1, 2], SamplingParams(0.7, 9, (2,)), 13)["cache_salt"]
+    assert body["sampling_params"]["max_tokens"] == 9
+    assert body["sampling_params"]["stop_token_ids"] == [2]
+    assert body["sampling_params"]["ignore_eos"] is True
+    assert "seed" not in body["sampling_params"]
+
+
+async def test_address_where_nobody_listens_is_unavailable_in_one_line(tmp_path: Path) -> None:
+    engine = VllmEngine(EngineConfig(kind="vllm", url="http://127.0.0.1:9"), tmp_path)
+    with pytest.raises(EngineUnavailableError, match=r"127\.0\.0\.1:9") as caught:
+        await engine.load(tmp_path, 0)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(EngineError, match="update to version 0 failed"):
+        await engine.generate("s", [1], SamplingParams(1.0, 1, ()))
+    await engine.close()
+
+
+async def test_interpreter_without_vllm_is_unavailable_with_its_complaint(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(CONFIG)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: No module named vllm' >&2\nexit 3\n")
+    python.chmod(0o755)
+    engine = VllmEngine(EngineConfig(kind="vllm", vllm_python=str(python)), tmp_path / "work")
+    with pytest.raises(EngineUnavailableError, match=r"No module named vllm.*code 3.*vllm\.log"):
+        await engine.load(tmp_path, 0)
+    await engine.close()
+
+
+async def test_missing_interpreter_is_unavailable_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(CONFIG)
+    server = VllmServer(EngineConfig(kind="vllm", vllm_python=str(tmp_path / "none")), tmp_path, tmp_path / "work")
+    with pytest.raises(EngineUnavailableError, match="didn't start") as caught:
+        await server.start()
+    assert "\n" not in str(caught.value)
+
+
+async def test_policy_without_a_config_is_a_policy_error(tmp_path: Path) -> None:
+    server = VllmServer(EngineConfig(kind="vllm"), tmp_path, tmp_path / "work")
+    with pytest.raises(PolicyError, match=r"config\.json can't be read"):
+        await server.start()
