@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     with _locked(run_dir), _Stages(run_dir) as stages:
         _write_config(config)
         with stages.time("tasks"):
-            tasks = _lay_tasks(config)
+            tasks = lay_tasks(config)
         with sandbox_service(config, tasks, run_dir / "logs") as (url, token):
             version = _publish_cold_start(config)
             with stages.time("evaluate_before"):
@@ -110,7 +110,7 @@ def _write_config(config: "Config") -> None:
     write_durably(path, text.encode())
 
 
-def _lay_tasks(config: "Config") -> list[Path]:
+def lay_tasks(config: "Config") -> list[Path]:
     """The folders of tasks; the parametric family is written first, if it is asked for."""
     folders = list(config.sandbox.tasks)
     if config.synth.num_train or config.synth.num_verified:
