@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 from uuid import uuid4
 
 from swe_rl.agent.prompt import build_messages
@@ -25,9 +26,11 @@ from swe_rl.verdict import Verdict
 from swe_rl.wire import SessionInfo, TaskInfo
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 GRADING_ALLOWANCE_S = 600.0
 """A session outlives its episode by this: a sandbox must not expire before it is graded."""
+_SETTLE_S = 30.0
 FAULTS = frozenset({StopReason.ABORTED, StopReason.ENGINE_ERROR, StopReason.SANDBOX_ERROR})
 """Ends that are no doing of the policy: not graded, and worth another try."""
 
@@ -174,11 +177,9 @@ async def _open_session(
 ) -> AsyncIterator[SessionInfo]:
     """A session that is closed in any case. Raises SandboxError if it can't be had before the deadline."""
     ttl_s = max(config.sandbox.session_ttl_s, config.agent.episode_timeout_s + GRADING_ALLOWANCE_S)
-    # The random part keeps a rerun after a crash from being handed the crashed run's session.
-    key = f"{trajectory_id}-{uuid4().hex}"
     try:
         async with asyncio.timeout_at(deadline) as scope:
-            session = await client.create_session(task.task_id, ttl_s=ttl_s, idempotency_key=key)
+            session = await _create_session(task, client, ttl_s, trajectory_id)
     except TimeoutError as error:
         if not scope.expired():
             raise
@@ -189,10 +190,36 @@ async def _open_session(
     try:
         yield session
     finally:
-        try:
-            await client.close_session(session.session_id)
-        except SandboxError as error:  # the service's reaper ends it later
-            logger.warning("%s: session %s can't be closed: %s", trajectory_id, session.session_id, error)
+        await _close_session(client, session, trajectory_id)
+
+
+async def _create_session(task: TaskInfo, client: SandboxClient, ttl_s: float, trajectory_id: str) -> SessionInfo:
+    # The random part keeps a rerun after a crash from being handed the crashed run's session.
+    key = f"{trajectory_id}-{uuid4().hex}"
+    creation = asyncio.create_task(client.create_session(task.task_id, ttl_s=ttl_s, idempotency_key=key))
+    try:
+        return await _complete(creation)
+    except asyncio.CancelledError:
+        if creation.done() and not creation.cancelled() and creation.exception() is None:
+            await _close_session(client, creation.result(), trajectory_id)
+        creation.cancel()
+        raise
+
+
+async def _close_session(client: SandboxClient, session: SessionInfo, trajectory_id: str) -> None:
+    try:
+        await _complete(asyncio.create_task(client.close_session(session.session_id)))
+    except SandboxError as error:  # the service's reaper ends it later
+        logger.warning("%s: session %s can't be closed: %s", trajectory_id, session.session_id, error)
+
+
+async def _complete(call: asyncio.Task[T]) -> T:
+    """Cancelled meanwhile, it first waits a little for the call's end: half a call would leave a session behind."""
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.wait({call}, timeout=_SETTLE_S)
+        raise
 
 
 async def _release(engine: Engine, trajectory_id: str) -> None:

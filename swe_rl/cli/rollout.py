@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from swe_rl.config import load_config
+    from swe_rl.errors import ConfigError
 
     config = load_config(args.config, args.set)
     steps = config.train.steps if args.steps is None else args.steps
-    num_groups = asyncio.run(_rollout(config, steps))
+    if steps < 0:
+        raise ConfigError(f"--steps is {steps}, expected 0 or more")
+    try:
+        num_groups = asyncio.run(_rollout(config, steps))
+    except asyncio.CancelledError:
+        print("swe-rl: terminated; start it again to go on", file=sys.stderr)
+        return 128 + signal.SIGTERM
     print(f"{num_groups} groups in {config.run.dir}")
     return 0
 
@@ -40,6 +48,10 @@ async def _rollout(config: "Config", steps: int) -> int:
     from swe_rl.store.policies import PolicyStore
     from swe_rl.store.rollouts import RolloutStore
 
+    task = asyncio.current_task()
+    assert task is not None
+    # Sessions and an engine's server are closed on the way out; the default would leave both behind.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     client = SandboxClient(*_service(config))
     engine = _open_engine(config)
     try:
