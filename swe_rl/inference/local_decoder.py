@@ -43,7 +43,8 @@ class SlotDecoder:
         self._scale = self._weights.head_dim**-0.5
         self.vocab_size: int = len(self._weights.embedding)
         w = self._weights
-        shape = (num_slots, len(w.layers), 2, w.num_kv_heads, max_context, w.head_dim)
+        # slots and heads are neighbours, so that the decode's batch of products is a view
+        shape = (len(w.layers), 2, num_slots, w.num_kv_heads, max_context, w.head_dim)
         self._cache = torch.zeros(shape, dtype=w.embedding.dtype)
 
     def prefill(self, chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -79,17 +80,16 @@ class SlotDecoder:
         mask_BL = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
 
         def attend(index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            cache = self._cache[:rows, index]
-            cache[rows_B, 0, :, positions_B] = key
-            cache[rows_B, 1, :, positions_B] = value
-            keys, values = cache[:, 0, :, :columns], cache[:, 1, :, :columns]
-            return self._attend_rows(query, keys, values, mask_BL)
+            keys, values = self._cache[index]
+            keys[rows_B, :, positions_B] = key
+            values[rows_B, :, positions_B] = value
+            return self._attend_rows(query, keys[:rows, :, :columns], values[:rows, :, :columns], mask_BL)
 
         return self._logits(self._forward(torch.tensor(token_ids), positions_B, attend))
 
     def swap(self, first: int, second: int, columns: int) -> None:
         """Exchanges the first `columns` cached tokens of two slots."""
-        one, two = self._cache[first, :, :, :, :columns], self._cache[second, :, :, :, :columns]
+        one, two = self._cache[:, :, first, :, :columns], self._cache[:, :, second, :, :columns]
         kept = one.clone()
         one.copy_(two)
         two.copy_(kept)
@@ -134,7 +134,7 @@ class SlotDecoder:
         value: torch.Tensor,
     ) -> torch.Tensor:
         end = chunk.start + len(query)
-        cache = self._cache[chunk.slot, index]
+        cache = self._cache[index, :, chunk.slot]
         cache[0, :, chunk.start : end] = key.transpose(0, 1)
         cache[1, :, chunk.start : end] = value.transpose(0, 1)
         groups = self._weights.num_heads // self._weights.num_kv_heads
