@@ -106,7 +106,7 @@ class DockerSandbox:
             await asyncio.shield(self._kill_all())
             raise
         oom_kills = errors.finish()
-        if code is not None and (oom_kills is None or code >= 128):
+        if code is not None and (oom_kills is None or code > 128):
             await self._kill_all()  # the wrapper itself may have been killed before it could clean up
         has_oom = oom_kills is not None and oom_kills > self._oom_kills
         self._oom_kills = self._oom_kills if oom_kills is None else oom_kills

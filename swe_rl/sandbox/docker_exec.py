@@ -15,7 +15,7 @@ from pathlib import Path
 from swe_rl.errors import PathError, SandboxError
 from swe_rl.sandbox.base import REPORT_DIR, FileEntry
 from swe_rl.sandbox.capture import Capture
-from swe_rl.sandbox.tree import MAX_FILE_BYTES, MAX_TREE_BYTES, MAX_TREE_FILES
+from swe_rl.sandbox.tree import MAX_DEPTH, MAX_FILE_BYTES, MAX_TREE_BYTES, MAX_TREE_FILES
 from swe_rl.sandbox.workspace import Template
 
 USER_ID = 10_001
@@ -179,6 +179,8 @@ def tree_of_archive(chunks: Iterable[bytes]) -> dict[str, FileEntry]:
         path = member.name.partition("/")[2]
         if not path or ".git" in path.split("/"):
             continue
+        if path.count("/") > MAX_DEPTH:
+            raise PathError(f"tree: {path[:80]!r}: deeper than {MAX_DEPTH} directories")
         try:
             path.encode()
         except UnicodeEncodeError as error:

@@ -19,13 +19,12 @@ from swe_rl.errors import SandboxUnavailableError
 
 _SYSTEM_ROOTS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC_COPIED = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "perl", "ssl/openssl.cnf")
-_ETC_COPIED_GLOBS = ("java-*", "maven*", "gcrypt", "ruby*")
+_ETC_COPIED_GLOBS = ("java-*", "maven*", "gcrypt", "php", "ruby*")
 _ETC_WRITTEN = {
     "passwd": "root:x:0:0:root:/root:/bin/false\nagent:x:1000:1000::/tmp/home:/bin/bash\n",
     "group": "root:x:0:\nagent:x:1000:\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-    "gitconfig": "[safe]\n\tdirectory = *\n[user]\n\tname = agent\n\temail = agent@localhost\n",
 }
 
 
