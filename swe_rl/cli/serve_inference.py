@@ -4,7 +4,15 @@ Prints one line of JSON with its address once it is healthy, then runs until it 
 """
 
 import argparse
+import asyncio
+import json
+import signal
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swe_rl.inference.vllm_server import VllmServer
 
 HELP = "serve a policy with vLLM"
 
@@ -19,8 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import asyncio
-
     from swe_rl.config import load_config
     from swe_rl.inference.vllm_server import VllmServer
 
@@ -35,12 +41,7 @@ def run(args: argparse.Namespace) -> int:
     return asyncio.run(_serve(server))
 
 
-async def _serve(server: "VllmServer") -> int:  # type: ignore[name-defined]  # noqa: F821
-    import asyncio
-    import json
-    import signal
-    import sys
-
+async def _serve(server: "VllmServer") -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

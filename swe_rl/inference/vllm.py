@@ -10,30 +10,25 @@ Written against vLLM 0.32: `weight_versions` spans and `/inference/v1/generate` 
 import asyncio
 import contextlib
 import logging
-import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
-from numpy.typing import NDArray
 
 from swe_rl.config import EngineConfig
 from swe_rl.errors import EngineError, EngineUnavailableError, PolicyError
 from swe_rl.inference.engine import Completion, SamplingParams
-from swe_rl.inference.vllm_server import MODEL_NAME, VllmServer
+from swe_rl.inference.vllm_server import VllmServer
+from swe_rl.inference.vllm_wire import empty_completion, error_message, generate_body, read_completion
 
 logger = logging.getLogger(__name__)
 
 # vLLM silently raises a lower positive temperature to this one.
 MIN_TEMPERATURE = 0.01
-# vLLM reports -inf, NaN and a missing entry as this value.
-_NOT_FINITE = -9999.0
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0)
-_FINISH_REASONS = ("stop", "length", "abort")
 
 
 class VllmEngine:
@@ -72,7 +67,7 @@ class VllmEngine:
                 await self._start_server(directory, version)
                 return
             try:
-                self._open_client(self.url)
+                await self._open_client(self.url)
                 await self._check(directory)
                 await self._replace_weights(directory, version)
             except EngineError as error:
@@ -88,19 +83,19 @@ class VllmEngine:
         that has died is started again first. Raises EngineUnavailableError if the server doesn't answer, EngineError
         for a refused request, for a log-probability that isn't finite and for tokens of an unknown policy version.
         """
-        await self._revive()
+        await self._ready()
         if self._version is None:
             raise EngineError(f"vllm {self.url}: {self._fault}")
         self._check_request(token_ids, sampling)
         room = self._config.max_context - len(token_ids)
         if room < 1:
-            return _empty_completion()
+            return empty_completion()
         request_id = uuid.uuid4().hex
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        body = _request(request_id, token_ids, sampling, self._version)
+        body = generate_body(request_id, token_ids, sampling, self._version)
         with self._tracked(session_id, request_id):
             answer = await self._call("POST", "/inference/v1/generate", json=body)
-        return _completion(answer, self.url)
+        return read_completion(answer, self.url)
 
     async def release(self, session_id: str) -> None:
         """Aborts what runs for the session; its cached blocks are evicted when room is needed or weights change."""
@@ -122,26 +117,32 @@ class VllmEngine:
             await asyncio.to_thread(self._server.stop)
             self._server = None
 
-    async def _revive(self) -> None:
-        if self._server is None or self._server.is_alive or self._policy_dir is None:
+    async def _ready(self) -> None:
+        """Waits while a server of ours starts, and starts one that died since it last served."""
+        server = self._server
+        if server is None or (server.is_alive and self._version is not None):
             return
         async with self._loading:
-            if self._server is not None and not self._server.is_alive and self._version is not None:
-                logger.warning("vllm %s: %s; starting it again", self.url, self._server.describe_end())
-                await self._start_server(self._policy_dir, self._version)
+            if self._policy_dir is None or self._version is None or self._server is None or self._server.is_alive:
+                return
+            logger.warning("vllm %s: %s; starting it again", self.url, self._server.describe_end())
+            await self._start_server(self._policy_dir, self._version)
 
     async def _start_server(self, directory: Path, version: int) -> None:
-        self._version, self._fault = None, "its server hasn't started"
+        self._version, self._fault = None, "its server didn't start; see the error of the load"
         if self._server is not None:
             await asyncio.to_thread(self._server.stop)
         self._server = VllmServer(self._config, directory, self._work_dir, seed=self._seed)
-        self._open_client(await self._server.start())
+        await self._open_client(await self._server.start())
         await self._call("POST", "/update_weight_version", json={"new_version": str(version)})
         await self._probe(directory, version)
         self._policy_dir, self._version = directory, version
 
-    def _open_client(self, url: str) -> None:
-        if self._client is None or str(self._client.base_url).rstrip("/") != url.rstrip("/"):
+    async def _open_client(self, url: str) -> None:
+        if self._client is not None and str(self._client.base_url).rstrip("/") != url.rstrip("/"):
+            await self._client.aclose()
+            self._client = None
+        if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
             # The server is reached directly: a proxy of the environment isn't for it.
             self._client = httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, limits=limits, trust_env=False)
@@ -216,9 +217,9 @@ class VllmEngine:
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
             raise await self._unavailable(where, f"no answer, {error!r}", server) from error
         if not is_healthy:
-            raise await self._unavailable(where, _message(response), server)
+            raise await self._unavailable(where, error_message(response), server)
         if response.status_code != 200:
-            raise EngineError(f"{where}: status {response.status_code}: {_message(response)}")
+            raise EngineError(f"{where}: status {response.status_code}: {error_message(response)}")
         return response.json()
 
     async def _unavailable(self, where: str, what: str, server: VllmServer | None) -> EngineUnavailableError:
@@ -252,82 +253,3 @@ class VllmEngine:
             del self._running[session_id][request_id]
             if not self._running[session_id]:
                 del self._running[session_id]
-
-
-def _request(request_id: str, token_ids: Sequence[int], sampling: SamplingParams, version: int) -> dict[str, Any]:
-    """Never a `seed`: with chunked prefill on a CPU it kills the server (its generator has no offset)."""
-    return {
-        "request_id": request_id,
-        "model": MODEL_NAME,
-        "token_ids": [int(token) for token in token_ids],
-        "sampling_params": {
-            "temperature": sampling.temperature,
-            "max_tokens": sampling.max_tokens,
-            "stop_token_ids": list(sampling.stop_token_ids),
-            "ignore_eos": True,  # the caller alone says what stops
-            "logprobs": 0,
-            "detokenize": False,
-        },
-        # Blocks that one policy version computed are never found by a request of another.
-        "cache_salt": f"policy-{version}",
-        "stream": False,
-    }
-
-
-def _empty_completion() -> Completion:
-    nothing = np.zeros(0, dtype=np.int32)
-    return Completion(nothing, np.zeros(0, dtype=np.float32), nothing, "length")
-
-
-def _completion(answer: Mapping[str, Any], url: str) -> Completion:
-    try:
-        choice = answer["choices"][0]
-        token_ids = list(choice["token_ids"] or [])
-        entries = choice["logprobs"]["content"] if token_ids else []
-        spans = choice["weight_versions"] or []
-        finish_reason = choice["finish_reason"]
-        details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
-        cached_tokens = int(details.get("cached_tokens") or 0)
-        pairs = [(int(entry["token_id"]), float(entry["logprob"])) for entry in entries]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise EngineError(f"vllm {url}: can't read the answer ({error!r}): {str(answer)[:200]!r}") from error
-    if finish_reason not in _FINISH_REASONS:
-        raise EngineError(f"vllm {url}: finish reason is {finish_reason!r}, expected one of {_FINISH_REASONS}")
-    if [token for token, _ in pairs] != token_ids:
-        raise EngineError(f"vllm {url}: log-probabilities of other tokens than the {len(token_ids)} sampled ones")
-    for position, (token, logprob) in enumerate(pairs):
-        if not math.isfinite(logprob) or logprob <= _NOT_FINITE:
-            raise EngineError(
-                f"vllm {url}: log-probability of token {token} at output position {position} isn't finite; "
-                f"the weights or the activations overflow"
-            )
-    return Completion(
-        token_ids=np.array(token_ids, dtype=np.int32),
-        logprobs=np.array([logprob for _, logprob in pairs], dtype=np.float32),
-        policy_version=_versions(spans, len(token_ids), url),
-        finish_reason=finish_reason,
-        cached_tokens=cached_tokens,
-    )
-
-
-def _versions(spans: Sequence[Mapping[str, Any]], num_tokens: int, url: str) -> NDArray[np.int32]:
-    """int32 [num_tokens] from spans {version, start, end} over the output; every token must be in one."""
-    versions = np.full(num_tokens, -1, dtype=np.int32)
-    try:
-        for span in spans:
-            versions[span["start"] : span["end"]] = int(span["version"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngineError(f"vllm {url}: can't read the weight versions {spans!r}: {error}") from error
-    if num_tokens and versions.min() < 0:
-        raise EngineError(f"vllm {url}: weight versions {spans!r} don't cover all {num_tokens} tokens")
-    return versions
-
-
-def _message(response: httpx.Response) -> str:
-    try:
-        body = response.json()
-        error = body.get("error", body.get("detail", body))
-        text = error.get("message", error) if isinstance(error, dict) else error
-    except (ValueError, AttributeError):
-        text = response.text
-    return " ".join(str(text).split())[:300] or "no message"

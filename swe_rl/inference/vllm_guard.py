@@ -17,10 +17,10 @@ import threading
 
 def main(argv: list[str]) -> int:
     grace_s = float(argv[0])
-    child = subprocess.Popen(argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
+    child = subprocess.Popen(argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
     threading.Thread(target=_wait_for_end_of_input, args=(stop,), daemon=True).start()
     while child.poll() is None and not stop.wait(0.2):
         pass

@@ -22,10 +22,10 @@ import httpx
 
 from swe_rl.config import EngineConfig
 from swe_rl.errors import EngineError, EngineUnavailableError, PolicyError
+from swe_rl.inference.vllm_wire import MODEL_NAME
 
 logger = logging.getLogger(__name__)
 
-MODEL_NAME = "policy"
 PLUGIN_MODULE = "swe_rl_vllm_plugin"
 
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"

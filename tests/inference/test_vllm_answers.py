@@ -8,8 +8,9 @@ import pytest
 from swe_rl.config import EngineConfig
 from swe_rl.errors import EngineError, EngineUnavailableError, PolicyError
 from swe_rl.inference.engine import SamplingParams
-from swe_rl.inference.vllm import VllmEngine, _completion, _request
+from swe_rl.inference.vllm import VllmEngine
 from swe_rl.inference.vllm_server import VllmServer
+from swe_rl.inference.vllm_wire import generate_body, read_completion
 
 CONFIG = '{"num_attention_heads": 4, "hidden_size": 192, "num_key_value_heads": 2, "num_hidden_layers": 4}'
 
@@ -27,7 +28,7 @@ def _answer(**changes: Any) -> dict[str, Any]:
 
 
 def test_answer_becomes_aligned_arrays() -> None:
-    completion = _completion(_answer(), "http://server")
+    completion = read_completion(_answer(), "http://server")
     assert completion.token_ids.tolist() == [5, 6, 7]
     assert completion.logprobs.tolist() == [-2.5, -3.0, -3.5]
     assert completion.policy_version.tolist() == [3, 3, 4]
@@ -36,7 +37,7 @@ def test_answer_becomes_aligned_arrays() -> None:
 
 def test_aborted_answer_without_tokens_is_empty() -> None:
     answer = _answer(token_ids=[], logprobs=None, finish_reason="abort", weight_versions=None)
-    completion = _completion(answer, "http://server")
+    completion = read_completion(answer, "http://server")
     assert (len(completion.token_ids), completion.finish_reason) == (0, "abort")
 
 
@@ -59,13 +60,13 @@ def _content(*logprobs: Any) -> dict[str, Any]:
 )
 def test_answer_that_can_not_be_trusted_is_an_engine_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(EngineError, match=message):
-        _completion(_answer(**changes), "http://server")
+        read_completion(_answer(**changes), "http://server")
 
 
 def test_request_carries_ids_and_a_salt_of_its_version_but_never_a_seed() -> None:
-    body = _request("id", [1, 2], SamplingParams(0.7, 9, (2,)), 12)
+    body = generate_body("id", [1, 2], SamplingParams(0.7, 9, (2,)), 12)
     assert body["token_ids"] == [1, 2]
-    assert body["cache_salt"] != _request("id", [1, 2], SamplingParams(0.7, 9, (2,)), 13)["cache_salt"]
+    assert body["cache_salt"] != generate_body("id", [1, 2], SamplingParams(0.7, 9, (2,)), 13)["cache_salt"]
     assert body["sampling_params"]["max_tokens"] == 9
     assert body["sampling_params"]["stop_token_ids"] == [2]
     assert body["sampling_params"]["ignore_eos"] is True

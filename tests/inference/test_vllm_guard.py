@@ -79,12 +79,16 @@ def test_exit_code_of_the_command_is_passed_on_and_its_stragglers_end() -> None:
 
 
 def test_guard_reads_nothing_but_the_end_of_its_input() -> None:
-    guard = subprocess.Popen(_command("import time; time.sleep(600)"), stdin=subprocess.PIPE)
-    assert guard.stdin is not None
+    guard = subprocess.Popen(_command(FAMILY, "meek"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert guard.stdin is not None and guard.stdout is not None
+    family = [int(word) for word in guard.stdout.readline().split()]
     guard.stdin.write(b"anything\n")
     guard.stdin.flush()
     time.sleep(0.5)
     assert guard.poll() is None
+    assert all(_is_running(process) for process in family)
     os.kill(guard.pid, signal.SIGTERM)
     assert guard.wait(60) == 128 + signal.SIGTERM
+    _wait_until_gone(family)
     guard.stdin.close()
+    guard.stdout.close()

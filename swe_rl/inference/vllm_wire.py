@@ -1,0 +1,106 @@
+"""What goes over the wire to vLLM 0.32 for one generation, and what of its answer is believed.
+
+A request body goes out; a `Completion` comes back, or an EngineError that says what can't be trusted. No connection is
+opened here.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from swe_rl.errors import EngineError
+from swe_rl.inference.engine import Completion, SamplingParams
+
+MODEL_NAME = "policy"
+
+# vLLM reports -inf, NaN and a missing entry as this value.
+_NOT_FINITE = -9999.0
+_FINISH_REASONS = ("stop", "length", "abort")
+
+
+def generate_body(request_id: str, token_ids: Sequence[int], sampling: SamplingParams, version: int) -> dict[str, Any]:
+    """Body of POST /inference/v1/generate.
+
+    Never a `seed`: with chunked prefill on a CPU it kills the server (its generator has no offset).
+    """
+    return {
+        "request_id": request_id,
+        "model": MODEL_NAME,
+        "token_ids": [int(token) for token in token_ids],
+        "sampling_params": {
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_tokens,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "ignore_eos": True,  # the caller alone says what stops
+            "logprobs": 0,
+            "detokenize": False,
+        },
+        # Blocks that one policy version computed are never found by a request of another.
+        "cache_salt": f"policy-{version}",
+        "stream": False,
+    }
+
+
+def empty_completion() -> Completion:
+    nothing = np.zeros(0, dtype=np.int32)
+    return Completion(nothing, np.zeros(0, dtype=np.float32), nothing, "length")
+
+
+def read_completion(answer: Mapping[str, Any], url: str) -> Completion:
+    """Raises EngineError for an answer that can't be trusted in whole; `url` is for its message."""
+    try:
+        choice = answer["choices"][0]
+        token_ids = list(choice["token_ids"] or [])
+        entries = choice["logprobs"]["content"] if token_ids else []
+        spans = choice["weight_versions"] or []
+        finish_reason = choice["finish_reason"]
+        details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+        cached_tokens = int(details.get("cached_tokens") or 0)
+        pairs = [(int(entry["token_id"]), float(entry["logprob"])) for entry in entries]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise EngineError(f"vllm {url}: can't read the answer ({error!r}): {str(answer)[:200]!r}") from error
+    if finish_reason not in _FINISH_REASONS:
+        raise EngineError(f"vllm {url}: finish reason is {finish_reason!r}, expected one of {_FINISH_REASONS}")
+    if [token for token, _ in pairs] != token_ids:
+        raise EngineError(f"vllm {url}: log-probabilities of other tokens than the {len(token_ids)} sampled ones")
+    for position, (token, logprob) in enumerate(pairs):
+        if not math.isfinite(logprob) or logprob <= _NOT_FINITE:
+            raise EngineError(
+                f"vllm {url}: log-probability of token {token} at output position {position} isn't finite; "
+                f"the weights or the activations overflow"
+            )
+    return Completion(
+        token_ids=np.array(token_ids, dtype=np.int32),
+        logprobs=np.array([logprob for _, logprob in pairs], dtype=np.float32),
+        policy_version=read_versions(spans, len(token_ids), url),
+        finish_reason=finish_reason,
+        cached_tokens=cached_tokens,
+    )
+
+
+def read_versions(spans: Sequence[Mapping[str, Any]], num_tokens: int, url: str) -> NDArray[np.int32]:
+    """int32 [num_tokens] from spans {version, start, end} over the output; every token must be in one."""
+    versions = np.full(num_tokens, -1, dtype=np.int32)
+    try:
+        for span in spans:
+            versions[span["start"] : span["end"]] = int(span["version"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"vllm {url}: can't read the weight versions {spans!r}: {error}") from error
+    if num_tokens and versions.min() < 0:
+        raise EngineError(f"vllm {url}: weight versions {spans!r} don't cover all {num_tokens} tokens")
+    return versions
+
+
+def error_message(response: httpx.Response) -> str:
+    """The server's complaint in one line."""
+    try:
+        body = response.json()
+        error = body.get("error", body.get("detail", body))
+        text = error.get("message", error) if isinstance(error, dict) else error
+    except (ValueError, AttributeError):
+        text = response.text
+    return " ".join(str(text).split())[:300] or "no message"
