@@ -133,7 +133,8 @@ def _outer(spec: SandboxSpec, cgroup: Cgroup | None) -> str:
 
 
 def _limit_processes(spec: SandboxSpec) -> str:
-    return f"ulimit -u {spec.limits.num_pids}\n{_INNER}"
+    # bash's and the standard's letter, then dash's.
+    return f"ulimit -u {spec.limits.num_pids} 2>/dev/null || ulimit -p {spec.limits.num_pids}\n{_INNER}"
 
 
 def _status(text: bytes) -> dict[str, int]:
