@@ -50,7 +50,7 @@ class VllmServer:
         host: str = "127.0.0.1",
         port: int = 0,
         seed: int | None = None,
-        start_timeout_s: float = 600.0,
+        start_timeout_s: float = 1200.0,
     ) -> None:
         self.log_file = work_dir / "vllm.log"
         self._config = config
