@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 
 from swe_rl.errors import ChecksumError, StoreError
 from swe_rl.store.blobs import decode_group, encode_group
-from swe_rl.store.files import held_write, is_abandoned, sha256_bytes
+from swe_rl.store.files import TEMP_PREFIX, held_write, is_abandoned, sha256_bytes
 from swe_rl.store.schema import GROUPS, TRAJECTORIES, Index
 from swe_rl.trajectory import Group, Trajectory
 
@@ -236,9 +236,12 @@ class RolloutStore:
             return connection.execute(select(GROUPS.c.position).where(GROUPS.c.file == name)).first()
 
     def _sweep(self) -> None:
+        with self._index.read() as connection:
+            held = set(connection.execute(select(GROUPS.c.file)).scalars())
         for path in self._directory.iterdir():
-            # the lock first, then the row: a writer that lets go between the two has committed its row
-            if self._file_row(path.name) is None and is_abandoned(path) and self._file_row(path.name) is None:
+            is_ours = path.name.startswith(TEMP_PREFIX) or path.suffix == ".safetensors"
+            if is_ours and path.name not in held and is_abandoned(path) and self._file_row(path.name) is None:
+                # asked again after the lock: a writer that let go since the first look has committed its row
                 path.unlink(missing_ok=True)
 
 

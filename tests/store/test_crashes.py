@@ -12,7 +12,7 @@ import pytest
 from swe_rl.errors import StoreError
 from swe_rl.store.blobs import encode_group
 
-KILLS = 4
+KILLS = 3
 
 
 def run_until_killed(run, verb, seed):
@@ -42,7 +42,7 @@ def test_a_killed_producer_loses_nothing_it_reported_and_leaves_nothing_half(run
 
 def test_a_killed_trainer_gets_the_same_groups_again_and_consumes_each_once(run, script):
     store = run.rollouts()
-    for index in range(400):
+    for index in range(80):
         store.append(script.make_group(index, size=1))
     attempts = [run_until_killed(run, "train_forever", seed) for seed in range(KILLS)]
     by_version = {}

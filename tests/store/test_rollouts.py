@@ -148,15 +148,17 @@ def test_opening_sweeps_dead_writers_files_and_spares_live_ones(run, script):
     directory = run.run_dir / "rollouts"
     (directory / ".tmp-dead").write_bytes(b"half")
     (directory / "g00009.000000000000.safetensors").write_bytes(b"no row")
+    note = directory / "note.txt"
+    note.write_text("not ours")
     live = directory / ".tmp-live"
     live.write_bytes(b"half")
     descriptor = os.open(live, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     run.rollouts()
-    assert blobs_of(run) == [live, kept]
+    assert blobs_of(run) == [live, kept, note]
     os.close(descriptor)
     run.rollouts()
-    assert blobs_of(run) == [kept]
+    assert blobs_of(run) == [kept, note]
 
 
 def test_a_trajectory_is_found_by_its_id_and_listed_with_its_outcome(run, script):
