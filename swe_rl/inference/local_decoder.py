@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from swe_rl.inference.local_weights import LayerWeights, read_weights
 
+ROW_BLOCK = 32  # rows of similar length are worth gathering in blocks of this many slots
 _COLUMN_BUCKET = 32
 _PREFILL_BUCKET = 64
 
@@ -72,20 +73,30 @@ class SlotDecoder:
 
     def decode(self, token_ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """One token of each of the slots 0..B-1, standing at `positions`; returns float32 [B, V] logits after it."""
-        rows = len(token_ids)
         positions_B = torch.tensor(positions)
-        rows_B = torch.arange(rows)
-        columns = min(-(-(max(positions) + 1) // _COLUMN_BUCKET) * _COLUMN_BUCKET, self._cache.shape[4])
-        hidden = torch.arange(columns) > positions_B[:, None]
-        mask_BL = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+        rows_B = torch.arange(len(token_ids))
+        blocks = [
+            self._row_block(start, positions_B[start : start + ROW_BLOCK]) for start in rows_B[::ROW_BLOCK].tolist()
+        ]
 
         def attend(index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             keys, values = self._cache[index]
             keys[rows_B, :, positions_B] = key
             values[rows_B, :, positions_B] = value
-            return self._attend_rows(query, keys[:rows, :, :columns], values[:rows, :, :columns], mask_BL)
+            parts = [
+                self._attend_rows(query[part], keys[part, :, : mask.shape[1]], values[part, :, : mask.shape[1]], mask)
+                for part, mask in blocks
+            ]
+            return torch.cat(parts) if len(parts) > 1 else parts[0]
 
         return self._logits(self._forward(torch.tensor(token_ids), positions_B, attend))
+
+    def _row_block(self, start: int, positions_B: torch.Tensor) -> tuple[slice, torch.Tensor]:
+        """Rows whose attention reads the columns of the longest of them, and their additive mask float32 [B, L]."""
+        needed = int(positions_B.max()) + 1
+        columns = min(-(-needed // _COLUMN_BUCKET) * _COLUMN_BUCKET, self._cache.shape[4])
+        hidden = torch.arange(columns) > positions_B[:, None]
+        return slice(start, start + len(positions_B)), torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
 
     def swap(self, first: int, second: int, columns: int) -> None:
         """Exchanges the first `columns` cached tokens of two slots."""
@@ -149,7 +160,7 @@ class SlotDecoder:
     def _attend_rows(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask_BL: torch.Tensor
     ) -> torch.Tensor:
-        """query [B, H, D], keys and values [B, K, L, D] -> [B, H, D].
+        """query [B, H, D], keys and values [B, K, L, D] -> [B, H * D].
 
         Keys stand on the left of their product: as a right operand each would be repacked for a few query rows.
         """
@@ -159,7 +170,7 @@ class SlotDecoder:
         scores_bLG = torch.bmm(keys.flatten(0, 1), query_bDG)
         scores_BKGL = scores_bLG.view(rows, -1, columns, groups).transpose(2, 3).float()
         weights_BKGL = torch.softmax(scores_BKGL + mask_BL[:, None, None], dim=-1).to(query.dtype)
-        return torch.bmm(weights_BKGL.flatten(0, 1), values.flatten(0, 1))
+        return torch.bmm(weights_BKGL.flatten(0, 1), values.flatten(0, 1)).view(rows, -1)
 
     def _logits(self, hidden_NE: torch.Tensor) -> torch.Tensor:
         normed = F.rms_norm(hidden_NE, (hidden_NE.shape[-1],), self._weights.final_norm, self._weights.eps)

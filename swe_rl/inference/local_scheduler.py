@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from swe_rl.errors import EngineError
 from swe_rl.inference.engine import Completion, SamplingParams
-from swe_rl.inference.local_decoder import Chunk, SlotDecoder
+from swe_rl.inference.local_decoder import ROW_BLOCK, Chunk, SlotDecoder
 from swe_rl.inference.local_sampling import sample, uniforms
 
+_WORTH_A_SWAP = 64  # tokens
 _PREFILL_TOKENS = 4096  # of one forward: bounds its memory and how long running rows wait
 
 
@@ -179,11 +180,27 @@ class Scheduler:
         running = [slot for slot in self._slots if slot.running]
         count = len(running)
         holes = [slot for slot in self._slots[:count] if not slot.running]
-        for hole, slot in zip(holes, [s for s in running if s.index >= count], strict=True):
-            self._decoder.swap(hole.index, slot.index, max(len(hole.cached), len(slot.cached)))
-            hole.index, slot.index = slot.index, hole.index
-        self._slots.sort(key=lambda slot: slot.index)
+        movers = sorted((slot for slot in running if slot.index >= count), key=lambda slot: len(slot.cached))
+        for hole, slot in zip(holes, movers, strict=True):
+            self._swap(hole, slot)
+        self._sort_blocks(count)
         return self._slots[:count]
+
+    def _sort_blocks(self, count: int) -> None:
+        """Moves one long row of each block of decoded rows behind a short one of the last block, where that pays."""
+        starts = range(0, count, ROW_BLOCK)
+        last = self._slots[starts[-1] : count] if count else []
+        for start in starts[:-1]:
+            longest = max(self._slots[start : start + ROW_BLOCK], key=lambda slot: len(slot.cached))
+            shortest = min(last, key=lambda slot: len(slot.cached))
+            if len(longest.cached) > len(shortest.cached) + _WORTH_A_SWAP:
+                self._swap(longest, shortest)
+                last = self._slots[starts[-1] : count]
+
+    def _swap(self, one: _Slot, two: _Slot) -> None:
+        self._decoder.swap(one.index, two.index, max(len(one.cached), len(two.cached)))
+        one.index, two.index = two.index, one.index
+        self._slots[one.index], self._slots[two.index] = one, two
 
     def _accept(self, slots: Sequence[_Slot], logits_BV: torch.Tensor) -> None:
         """Samples one token for each slot and ends those that are done."""

@@ -29,11 +29,11 @@ def _sampling(max_tokens: int = 12, temperature: float = 1.0, stop: tuple[int, .
 
 
 async def _episode(
-    engine: LocalEngine, index: int, turns: int, temperature: float = 1.0, pause_s: float = 0.0
+    engine: LocalEngine, index: int, turns: int, temperature: float = 1.0, pause_s: float = 0.0, longest: int = 20
 ) -> Episode:
     """Token ids and log-probabilities (NaN where not sampled) of a conversation with random turns."""
     rng = random.Random(index)
-    ids = _prompt(index, rng.randrange(1, 20))
+    ids = _prompt(index, rng.randrange(1, longest))
     logprobs = [float("nan")] * len(ids)
     completions = []
     for _ in range(turns):
@@ -80,9 +80,10 @@ async def test_scores_stay_exact_when_sessions_evict_each_other(
 async def test_64_sessions_with_random_turns_lose_and_duplicate_nothing(
     make_policy: MakePolicy, open_engine: OpenEngine
 ) -> None:
-    engine = await open_engine(max_batch=24, max_context=256)
+    """Contexts of very different length in more rows than one attention block holds, fewer slots than sessions."""
+    engine = await open_engine(max_batch=56, max_context=512)
     turns = [random.Random(i).randrange(1, 6) for i in range(64)]
-    episodes = await asyncio.gather(*(_episode(engine, i, n, pause_s=0.02) for i, n in enumerate(turns)))
+    episodes = await asyncio.gather(*(_episode(engine, i, n, pause_s=0.02, longest=300) for i, n in enumerate(turns)))
     for (_, _, completions), expected in zip(episodes, turns, strict=True):
         assert len(completions) == expected
         assert all(1 <= len(c.token_ids) <= 13 for c in completions)

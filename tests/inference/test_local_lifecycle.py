@@ -136,7 +136,7 @@ async def test_a_context_that_breaks_the_model_poisons_no_later_request(
     engine = await open_engine(tmp_path / "fragile", max_batch=1)
     with pytest.raises(EngineError, match="a step failed"):
         await engine.generate("s", [1, 2, 5, *range(6, 26)], _sampling(2))
-    healthy = await engine.generate("t", [1, 2], _sampling(1, 0.0))
+    healthy = await engine.generate("t", [1, 2], _sampling(3, 0.0))
     assert healthy.token_ids[0] == model(input_ids=torch.tensor([[1, 2]])).logits[0, -1].argmax()
 
 
