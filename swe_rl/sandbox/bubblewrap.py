@@ -129,6 +129,7 @@ class BubblewrapBackend:
         self._guard = threading.Lock()
         self._home: Path | None = None
         self._lock_fd = -1
+        self._is_closed = False
         self._cgroups: CgroupTree | None = None
         self._builders: dict[str, BwrapCommand] = {}
         self._sandboxes: dict[str, BubblewrapSandbox] = {}
@@ -163,6 +164,9 @@ class BubblewrapBackend:
             raise
 
     async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         await asyncio.gather(*(self._forget(sandbox) for sandbox in list(self._sandboxes.values())))
         await asyncio.get_running_loop().run_in_executor(self._executor, self._release)
         self._executor.shutdown(wait=False)
