@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from swe_rl.inference.local_weights import LayerWeights, read_weights
+from swe_rl.model.linear import linear
 
 ROW_BLOCK = 32  # rows of similar length are worth gathering in blocks of this many slots
 _COLUMN_BUCKET = 32
@@ -40,10 +41,10 @@ class SlotDecoder:
 
     def __init__(self, model: PreTrainedModel, num_slots: int, max_context: int) -> None:
         """Raises PolicyError for a model that this forward doesn't reproduce exactly."""
-        self._weights = read_weights(model, max_context)
+        self._weights = w = read_weights(model, max_context)
+        self._linear = linear if w.embedding.dtype == torch.float32 else F.linear
         self._scale = self._weights.head_dim**-0.5
         self.vocab_size: int = len(self._weights.embedding)
-        w = self._weights
         # slots and heads are neighbours, so that the decode's batch of products is a view
         shape = (len(w.layers), 2, num_slots, w.num_kv_heads, max_context, w.head_dim)
         self._cache = torch.zeros(shape, dtype=w.embedding.dtype)
@@ -117,17 +118,17 @@ class SlotDecoder:
             normed = F.rms_norm(hidden, size, layer.input_norm, self._weights.eps)
             query, key, value = self._project(layer, normed, cos, sin)
             mixed = attend(index, query, key, value).reshape(len(tokens_N), -1)
-            hidden = hidden + F.linear(mixed, layer.out, layer.out_bias)
+            hidden = hidden + self._linear(mixed, layer.out, layer.out_bias)
             normed = F.rms_norm(hidden, size, layer.mlp_norm, self._weights.eps)
-            gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            hidden = hidden + F.linear(F.silu(gate).mul_(up), layer.down, layer.down_bias)
+            gate, up = self._linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            hidden = hidden + self._linear(F.silu(gate).mul_(up), layer.down, layer.down_bias)
         return hidden
 
     def _project(
         self, layer: LayerWeights, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         heads = self._weights.num_heads + self._weights.num_kv_heads
-        qkv = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, self._weights.head_dim)
+        qkv = self._linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, self._weights.head_dim)
         rotated = qkv[:, :heads]
         if layer.qk_norm is not None:
             rotated = F.rms_norm(rotated, (self._weights.head_dim,), None, self._weights.eps) * layer.qk_norm
@@ -174,7 +175,7 @@ class SlotDecoder:
 
     def _logits(self, hidden_NE: torch.Tensor) -> torch.Tensor:
         normed = F.rms_norm(hidden_NE, (hidden_NE.shape[-1],), self._weights.final_norm, self._weights.eps)
-        return F.linear(normed, self._weights.head).float()
+        return self._linear(normed, self._weights.head).float()
 
 
 def _causal_mask(start: int, length: int, dtype: torch.dtype) -> torch.Tensor | None:

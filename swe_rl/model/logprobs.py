@@ -10,10 +10,10 @@ Shapes: N tokens of the packed row, M positions that are needed, C positions of 
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from swe_rl.model.attention import use_packed_attention
+from swe_rl.model.linear import linear, onednn_linears
 
 
 class TokenScores(NamedTuple):
@@ -105,7 +105,8 @@ def _hidden_states(
     use_packed_attention(model)
     positions_N = torch.arange(len(token_ids_N), device=token_ids_N.device)
     positions_N = positions_N - torch.repeat_interleave(starts, lengths)
-    with torch.autocast(token_ids_N.device.type, dtype=compute_dtype, enabled=compute_dtype is not None):
+    autocast = torch.autocast(token_ids_N.device.type, dtype=compute_dtype, enabled=compute_dtype is not None)
+    with autocast, onednn_linears():
         output = model.base_model(
             input_ids=token_ids_N[None],
             position_ids=positions_N[None],
@@ -164,8 +165,8 @@ class _ChunkedScores(torch.autograd.Function):
             grad_CV = log_p_CV.exp_().mul_(slope_C1).neg_()
             grad_CV.scatter_add_(1, targets_M[part, None], grad_logprobs_M[part, None])
             grad_CV = grad_CV.div_(temperature_M[part, None]).to(ctx.dtype)
-            grad_hidden_ME[part] = (grad_CV @ weight_VE.to(ctx.dtype)).to(hidden_ME.dtype)
-            grad_weight_VE += grad_CV.T @ hidden_ME[part].to(ctx.dtype)
+            grad_hidden_ME[part] = linear(grad_CV, weight_VE.to(ctx.dtype).T).to(hidden_ME.dtype)
+            grad_weight_VE += linear(grad_CV.T, hidden_ME[part].to(ctx.dtype).T)
             if grad_bias_V is not None:
                 grad_bias_V += grad_CV.sum(0)
         return grad_hidden_ME, grad_weight_VE, grad_bias_V, None, None, None, None, None
@@ -179,7 +180,7 @@ def _log_softmax(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     bias_V = None if bias_V is None else bias_V.to(dtype)
-    logits_CV = F.linear(hidden_CE.to(dtype), weight_VE.to(dtype), bias_V).float()
+    logits_CV = linear(hidden_CE.to(dtype), weight_VE.to(dtype), bias_V).float()
     return torch.log_softmax(logits_CV.div_(temperature_C[:, None]), dim=-1)
 
 
