@@ -134,14 +134,16 @@ class ColdStartConfig(Section):
     """The recipe of `swe-rl coldstart`: demonstrations that run in the sandbox, and documents of right sources."""
 
     seed: int = 0
-    num_demonstrations: int = Field(default=3000, ge=1)
-    num_documents: int = Field(default=6000, ge=1)
-    steps: int = Field(default=300, ge=1)
-    lr: float = Field(default=3e-3, gt=0)
+    num_demonstrations: int = Field(default=3000, ge=1, description="episodes of the expert, in the sandbox")
+    num_documents: int = Field(default=6000, ge=1, description="issues with their right sources")
+    num_drills: int = Field(default=6000, ge=1, description="made-up lines to be copied")
+    steps: int = Field(default=600, ge=1)
+    lr: float = Field(default=6e-3, gt=0)
     warmup_steps: int = Field(default=20, ge=1)
-    demonstrations_per_step: int = Field(default=24, ge=1)
-    documents_per_step: int = Field(default=24, ge=1)
+    examples_per_step: int = Field(default=16, ge=1, description="of each of the three sorts")
     document_weight: float = Field(default=0.5, ge=0, description="of a document's token against a demonstration's")
+    drill_weight: float = Field(default=0.5, ge=0)
+    dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="compute; masters are float32")
 
 
 class Config(Section):
@@ -161,9 +163,10 @@ class Config(Section):
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Reads a TOML file (a run's config.json, a shipped one by its bare name, e.g. `quickstart`) and applies `section.key=value`.
+    """Reads a TOML file and applies `section.key=value` overrides.
 
-    Raises ConfigError that names the file and the key.
+    `path` may also be a run's config.json, or the bare name of a shipped file, e.g. `quickstart`. Raises
+    ConfigError that names the file and the key.
     """
     data: dict[str, Any] = {}
     where = "the defaults"

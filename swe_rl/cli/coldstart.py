@@ -58,9 +58,11 @@ def _demonstrate(config: "Config", tasks: "Sequence[SynthTask]", out_dir: Path) 
     import tempfile
 
     from swe_rl.cli.children import sandbox_service
+    from swe_rl.sandbox.backend import default_scratch_dir
     from swe_rl.synth.write import write_task
 
-    with tempfile.TemporaryDirectory(prefix="swe-rl-coldstart-") as scratch:
+    parent = default_scratch_dir().parent  # in memory where that is possible: these are many small files
+    with tempfile.TemporaryDirectory(prefix="swe-rl-coldstart-", dir=parent) as scratch:
         for task in tasks:
             write_task(task, Path(scratch) / "tasks")
         folders = [Path(scratch) / "tasks"]
@@ -118,20 +120,29 @@ def _train(
     tokenizer: "Tokenizer",
     out_dir: Path,
 ) -> None:
+    import random
+
     import torch
     from rich.console import Console
     from rich.progress import Progress
 
+    from swe_rl.synth.drills import make_drill
     from swe_rl.synth.expert import document_text
-    from swe_rl.train.coldstart import cold_start, demonstration, document
+    from swe_rl.train.coldstart import Part, cold_start, demonstration, document, drill
 
+    recipe = config.coldstart
     torch.set_num_threads(config.train.num_threads)
-    demonstrations = [demonstration(t) for t in trajectories if t.verdict is not None and t.reward is not None]
-    documents = [document(document_text(task), tokenizer) for task in documented]
+    drills = [make_drill(random.Random(f"{recipe.seed}/drill/{index}")) for index in range(recipe.num_drills)]
+    parts = [
+        Part([demonstration(t) for t in trajectories if t.reward is not None], 1.0),
+        Part([document(document_text(task), tokenizer) for task in documented], recipe.document_weight),
+        Part([drill(d.context, d.call, tokenizer) for d in drills], recipe.drill_weight),
+    ]
     with Progress(console=Console(file=sys.stderr)) as progress:
-        bar = progress.add_task("cold start", total=config.coldstart.steps)
+        bar = progress.add_task("cold start", total=recipe.steps)
 
-        def show(step: int, loss: float) -> None:
-            progress.update(bar, completed=step + 1, description=f"cold start, loss {loss:.3f}")
+        def show(step: int, losses: list[float]) -> None:
+            shown = ", ".join(f"{loss:.3f}" for loss in losses)
+            progress.update(bar, completed=step + 1, description=f"cold start, losses {shown}")
 
-        cold_start(demonstrations, documents, tokenizer, out_dir, config.coldstart, show)
+        cold_start(parts, tokenizer, out_dir, recipe, show)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from swe_rl.config import Config
-    from swe_rl.inference.engine import Engine
 
 HELP = "sample groups of episodes into a run's rollout store"
 
@@ -43,6 +42,7 @@ async def _rollout(config: "Config", steps: int) -> int:
     from rich.progress import Progress
 
     from swe_rl.agent.render import Renderer
+    from swe_rl.cli.engines import open_engine
     from swe_rl.client import SandboxClient
     from swe_rl.rollout.worker import Worker
     from swe_rl.store.policies import PolicyStore
@@ -53,7 +53,7 @@ async def _rollout(config: "Config", steps: int) -> int:
     # Sessions and an engine's server are closed on the way out; the default would leave both behind.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     client = SandboxClient(*_service(config))
-    engine = _open_engine(config)
+    engine = open_engine(config)
     try:
         tasks = await client.list_tasks(config.rollout.split)
         rollouts = RolloutStore(config.run.dir, config.run.store_url)
@@ -87,17 +87,3 @@ def _service(config: "Config") -> tuple[str, str]:
     if not token:
         raise ConfigError("SWE_RL_SANDBOX_TOKEN isn't set, expected the token of the sandbox service at sandbox.url")
     return config.sandbox.url, token
-
-
-def _open_engine(config: "Config") -> "Engine":
-    from swe_rl.errors import ConfigError
-
-    if config.engine.kind == "local":
-        from swe_rl.inference.local import LocalEngine
-
-        return LocalEngine(config.engine, config.run.seed)
-    if config.engine.kind == "vllm":
-        from swe_rl.inference.vllm import VllmEngine
-
-        return VllmEngine(config.engine, config.run.dir / "state" / "inference", seed=config.run.seed)
-    raise ConfigError(f"engine.kind is {config.engine.kind!r}, expected local or vllm: a scripted engine has no policy")

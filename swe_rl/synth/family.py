@@ -14,13 +14,9 @@ from typing import Any
 from swe_rl.errors import TaskError
 from swe_rl.synth import render
 from swe_rl.synth.kinds import LANGUAGES, Choice, Language
+from swe_rl.synth.nouns import draw_nouns
 from swe_rl.synth.templates import TEMPLATES, Template
 
-TRAIN_NOUNS = (
-    "apples", "boats", "cards", "doors", "eggs", "files", "games", "hats", "items", "jobs", "keys", "lamps",
-    "maps", "notes", "orders", "pages", "rooms", "seats", "tools", "users",
-)  # fmt: skip
-VERIFIED_NOUNS = ("bills", "coins", "desks", "farms", "goals", "lines", "marks", "tests")
 NUM_HIDDEN_CASES = 6
 _NUM_DRAWN_CASES = 40
 _HELD_OUT_TEMPLATE_SHARE = 4  # one verified task in four comes from a held-out template
@@ -101,8 +97,7 @@ def make_task(split: str, index: int, seed: int = 0) -> SynthTask:
         raise TaskError(f"synthetic split {split!r}, expected train or verified")
     rng = Random(f"{seed}/{split}/{index}")
     bug = rng.choice(_bugs_of(split, split == "verified" and index % _HELD_OUT_TEMPLATE_SHARE == 0))
-    nouns = TRAIN_NOUNS if split == "train" else VERIFIED_NOUNS
-    noun, other_noun = rng.sample(nouns, 2)
+    noun, other_noun = draw_nouns(split, rng)
     cases = _draw_cases(bug, rng)
     other = rng.choice([t for t in TEMPLATES if t is not bug.template and not t.is_held_out])
     other_choice = rng.choice(other.kind.choices)

@@ -1,7 +1,7 @@
 """The cold start: supervised training of a fresh tiny policy on demonstrations that really ran in the sandbox.
 
-Trajectories of an expert (only its own tokens count) and plain documents (issue and right source) flow in, a policy
-directory flows out. It knows no task and no expert: both come in as data.
+Trajectories of an expert (only its own tokens count), plain documents (issue and right source) and copying drills flow
+in, a policy directory flows out. It knows no task and no expert: all comes in as data.
 """
 
 import logging
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from transformers import PreTrainedModel
 
 from swe_rl.config import ColdStartConfig
 from swe_rl.errors import ConfigError
@@ -31,44 +32,65 @@ class Example:
     weights: list[float]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Examples of one sort, and the weight of their mean loss."""
+
+    examples: list[Example]
+    weight: float
+
+
+OnStep = Callable[[int, list[float]], None]
+"""(step, mean loss of each part in nats)"""
+
+
 def demonstration(trajectory: Trajectory) -> Example:
     """Weight 1 exactly where the expert spoke."""
     return Example(trajectory.token_ids.tolist(), trajectory.sampled.astype(float).tolist())
 
 
 def document(text: str, tokenizer: Tokenizer) -> Example:
-    token_ids = [*tokenizer.encode(text).ids, tokenizer.token_to_id("<|endoftext|>")]
+    token_ids = tokenizer.encode(text + "<|endoftext|>").ids
     return Example(token_ids, [1.0] * len(token_ids))
 
 
+def drill(context: str, call: str, tokenizer: Tokenizer) -> Example:
+    """Weight 1 exactly on the call."""
+    before, after = tokenizer.encode(context).ids, tokenizer.encode(call).ids
+    return Example([*before, *after], [0.0] * len(before) + [1.0] * len(after))
+
+
 def cold_start(
-    demonstrations: Sequence[Example],
-    documents: Sequence[Example],
+    parts: Sequence[Part],
     tokenizer: Tokenizer,
     out_dir: Path,
     config: ColdStartConfig,
-    on_step: Callable[[int, float], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> None:
-    """Trains from scratch and writes the policy to `out_dir` in bfloat16. Deterministic for a seed on one machine."""
-    if len(demonstrations) < config.demonstrations_per_step or len(documents) < config.documents_per_step:
-        raise ConfigError(
-            f"cold start: {len(demonstrations)} demonstrations and {len(documents)} documents, expected at least "
-            f"{config.demonstrations_per_step} and {config.documents_per_step}; make more"
-        )
+    """Trains from scratch and writes the policy to `out_dir` in bfloat16. Deterministic for a seed on one machine.
+
+    Each step draws `config.examples_per_step` of every part. Raises ConfigError if a part has fewer.
+    """
+    few = [len(part.examples) for part in parts if len(part.examples) < config.examples_per_step]
+    if few:
+        raise ConfigError(f"cold start: {few[0]} examples of a sort, expected at least {config.examples_per_step}")
     model = init_policy(config.seed)
     use_packed_attention(model)
     optimisers = _optimisers(model, config.lr)
     rng = random.Random(config.seed)
     for step in range(config.steps):
         _set_lr(optimisers, config.lr * _schedule(step, config))
-        loss = _backward(model, rng.sample(demonstrations, config.demonstrations_per_step), 1.0)
-        _backward(model, rng.sample(documents, config.documents_per_step), config.document_weight)
+        losses = [
+            _backward(model, rng.sample(part.examples, config.examples_per_step), part.weight, config.dtype)
+            for part in parts
+        ]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad()
+        logger.info("step %d: losses %s", step, [round(loss, 4) for loss in losses])
         if on_step is not None:
-            on_step(step, loss)
+            on_step(step, losses)
     save_tokenizer(tokenizer, out_dir)
     save_policy(model, out_dir, out_dir, dtype="bfloat16")
 
@@ -96,7 +118,7 @@ def _set_lr(optimisers: Sequence[torch.optim.Optimizer], lr: float) -> None:
             group["lr"] = lr
 
 
-def _backward(model: torch.nn.Module, examples: Sequence[Example], scale: float) -> float:
+def _backward(model: PreTrainedModel, examples: Sequence[Example], scale: float, dtype: str) -> float:
     """Adds the gradient of the weighted mean loss of `examples`, packed in one row; returns that mean in nats."""
     lengths = torch.tensor([len(example.token_ids) for example in examples])
     token_ids_N = torch.tensor([t for example in examples for t in example.token_ids])
@@ -106,8 +128,14 @@ def _backward(model: torch.nn.Module, examples: Sequence[Example], scale: float)
     is_first[1:] = document_N[1:] != document_N[:-1]
     weights_N = weights_N.masked_fill(is_first, 0.0)
     logprobs_N = token_logprobs(
-        model, token_ids_N, document_N, torch.ones_like(weights_N), chunk=1024, needed_N=weights_N > 0
+        model,
+        token_ids_N,
+        document_N,
+        torch.ones_like(weights_N),
+        chunk=1024,
+        needed_N=weights_N > 0,
+        compute_dtype=torch.bfloat16 if dtype == "bfloat16" else None,
     )
     loss = -(torch.where(weights_N > 0, logprobs_N, 0.0) * weights_N).sum() / weights_N.sum()
-    (scale * loss).backward()
+    torch.autograd.backward(scale * loss)
     return float(loss.detach())

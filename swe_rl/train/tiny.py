@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -18,6 +19,7 @@ SPECIAL_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
 )  # fmt: skip
 VOCAB_SIZE = 1024
+_ROPE_THETA = 1e6
 # A word keeps its one leading space, so that a line has the same tokens in a file and inside a JSON string.
 _WORDS = (
     r' ?[A-Z]?[a-z]+| ?[A-Z]+| ?[0-9]|\n+| ?"[^\sA-Za-z0-9"]*| ?[^\sA-Za-z0-9"]+| +'  # a quote ends a line's last token
@@ -64,7 +66,8 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
 def init_policy(seed: int, max_context: int = 2048) -> Qwen3ForCausalLM:
     """About 2 million parameters in float32, with the two copying heads set."""
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(
+    make: Any = Qwen3ForCausalLM  # transformers leaves its constructors untyped
+    model: Qwen3ForCausalLM = make(
         Qwen3Config(
             vocab_size=VOCAB_SIZE,
             hidden_size=192,
@@ -74,7 +77,7 @@ def init_policy(seed: int, max_context: int = 2048) -> Qwen3ForCausalLM:
             num_key_value_heads=2,
             head_dim=64,
             max_position_embeddings=max_context,
-            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            rope_parameters={"rope_type": "default", "rope_theta": _ROPE_THETA},
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=SPECIAL_TOKENS.index("<|im_end|>"),
@@ -95,25 +98,25 @@ _SHARPNESS = 3.0  # factor on queries and on keys, carried by their norms' weigh
 
 
 def _set_copying_heads(model: Qwen3ForCausalLM) -> None:
-    embedding = model.model.embed_tokens.weight
+    body: Any = model.model
+    embedding = body.embed_tokens.weight
     embedding.zero_()
-    embedding[:, _CONTENT] = torch.randn(VOCAB_SIZE, 96) / math.sqrt(96) * 0.5
-    embedding[:, _CONSTANT] = 0.5
-    for layer in model.model.layers:  # quiet what is random, so that the heads are heard
+    embedding[:, _CONTENT] = torch.randn(VOCAB_SIZE, 96) / math.sqrt(96)
+    embedding[:, _CONSTANT] = 1.0
+    for layer in body.layers:  # quiet what is random, so that the heads are heard
         layer.mlp.down_proj.weight.mul_(0.1)
         layer.self_attn.o_proj.weight.mul_(0.1)
     basis = torch.linalg.qr(torch.randn(96, 64))[0].T  # [64, 96], orthonormal rows: what a head can carry of content
-    _set_previous_token_head(model.model.layers[0].self_attn, basis, model.config)
-    _set_induction_head(model.model.layers[1].self_attn, basis)
+    _set_previous_token_head(body.layers[0].self_attn, basis)
+    _set_induction_head(body.layers[1].self_attn, basis)
 
 
-def _set_previous_token_head(attention: torch.nn.Module, basis: Tensor, config: Qwen3Config) -> None:
+def _set_previous_token_head(attention: Any, basis: Tensor) -> None:
     """Head 0 looks one position back: q is the constant key turned back by one position of RoPE's fast frequencies.
 
     Writes the previous token's content into `_PREVIOUS`.
     """
-    theta = config.rope_parameters["rope_theta"]
-    frequency = theta ** (-torch.arange(32) / 32.0)
+    frequency = _ROPE_THETA ** (-torch.arange(32) / 32.0)
     num_fast = 8
     query, key = torch.zeros(64), torch.zeros(64)
     key[:num_fast] = 1.0
@@ -123,12 +126,12 @@ def _set_previous_token_head(attention: torch.nn.Module, basis: Tensor, config: 
     attention.q_proj.weight[:64, _CONSTANT] = query
     attention.k_proj.weight[:64, _CONSTANT] = key
     attention.v_proj.weight[:64, _CONTENT] = basis
-    attention.o_proj.weight[_PREVIOUS, :64] = 0.1 * torch.eye(64)
+    attention.o_proj.weight[_PREVIOUS, :64] = 0.2 * torch.eye(64)
     attention.q_norm.weight.fill_(_SHARPNESS)
     attention.k_norm.weight.fill_(_SHARPNESS)
 
 
-def _set_induction_head(attention: torch.nn.Module, basis: Tensor) -> None:
+def _set_induction_head(attention: Any, basis: Tensor) -> None:
     """Head 0 looks for a position whose previous token is the current one, and proposes that position's token.
 
     Only RoPE's slow pairs carry the match, so that the distance hardly turns it.
@@ -139,12 +142,12 @@ def _set_induction_head(attention: torch.nn.Module, basis: Tensor) -> None:
     attention.q_proj.weight[slow, _CONTENT] = mixing @ basis
     attention.k_proj.weight[slow, _PREVIOUS] = mixing
     attention.v_proj.weight[:64, _CONTENT] = basis
-    attention.o_proj.weight[_CONTENT, :64] = 0.5 * basis.T
+    attention.o_proj.weight[_CONTENT, :64] = basis.T
     attention.q_norm.weight.fill_(_SHARPNESS)
     attention.k_norm.weight.fill_(_SHARPNESS)
 
 
-def _clear_head_zero(attention: torch.nn.Module) -> None:
+def _clear_head_zero(attention: Any) -> None:
     for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
         projection.weight[:64].zero_()
     attention.o_proj.weight[:, :64].zero_()

@@ -11,7 +11,8 @@ import pytest
 
 from swe_rl.errors import TaskError
 from swe_rl.synth.expert import Expert
-from swe_rl.synth.family import TRAIN_NOUNS, VERIFIED_NOUNS, SynthTask, all_bugs, make_task
+from swe_rl.synth.family import SynthTask, all_bugs, make_task
+from swe_rl.synth.nouns import WORDS
 from swe_rl.synth.templates import TEMPLATES
 from swe_rl.synth.write import solution_patch, write_family
 from swe_rl.task.spec import read_task
@@ -57,7 +58,7 @@ def test_drawn_parts_share_neither_bugs_nor_templates_nor_names(
     held_out = {t.bug.template.name for t in verified if t.labels["holdout"] == "template"}
     assert held_out == {t.name for t in TEMPLATES if t.is_held_out}
     assert not held_out & {t.bug.template.name for t in train}
-    assert not set(TRAIN_NOUNS) & set(VERIFIED_NOUNS)
+    assert not set(WORDS["train"]) & set(WORDS["verified"])
     assert not {path for t in train for path in t.files} - {"src/stats.js"} & {p for t in verified for p in t.files}
 
 
