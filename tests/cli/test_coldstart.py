@@ -35,9 +35,7 @@ def test_the_recipe_makes_a_policy_that_has_begun_to_learn(tmp_path: Path) -> No
     out = tmp_path / "policy"
     result = make(out)
     assert result.returncode == 0, result.stderr[-2000:]
-    losses = [
-        float(line.split("losses [")[1].split(",")[0]) for line in result.stderr.splitlines() if "losses [" in line
-    ]
+    losses = [float(first) for first in re.findall(r"losses \[([0-9.]+)", result.stderr)]
     assert len(losses) == 30
     assert losses[-1] < losses[0] / 2
     assert load_model(out, "float32").config.model_type == "qwen3"
