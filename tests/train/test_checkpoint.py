@@ -1,8 +1,8 @@
 """States are whole or absent, the right ones are kept, and a full disk is one line."""
 
 import os
-import subprocess
-import sys
+import resource
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -57,26 +57,20 @@ def test_a_state_of_another_model_is_refused(make_config, make_groups):
         trainer.load_state(1)
 
 
-FULL_DISK = """
-import resource, sys, torch
-from pathlib import Path
-from swe_rl.errors import StoreError
-from swe_rl.train.checkpoint import save_state
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-try:
-    save_state(Path(sys.argv[1]), 2, {"weights": torch.zeros(1_000_000)})
-except StoreError as error:
-    assert len(str(error).splitlines()) == 1, error
-    print(error)
-"""
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow beyond 200 kB: a write fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_refuses_is_one_line_and_the_older_state_stands(tmp_path):
+def test_a_disk_that_refuses_is_one_line_and_the_older_state_stands(tmp_path, full_disk):
     save_state(tmp_path, 1, {"run": "old"})
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert "state of version 2 can't be written" in done.stdout and "free some disk" in done.stdout
+    with pytest.raises(StoreError, match=r"state of version 2 can't be written: .*; free some disk") as caught:
+        save_state(tmp_path, 2, {"weights": torch.zeros(1_000_000)})
+    assert len(str(caught.value).splitlines()) == 1
     assert os.listdir(tmp_path) == ["step_000001"]
     assert load_state(tmp_path, 1) == {"run": "old"}
 
