@@ -1,13 +1,11 @@
 """The embedded backend: each command in fresh namespaces by `bwrap`, each session in a private host directory.
 
 Inside: the host's /usr and toolchains read-only, a made-up /etc, private /proc, /dev and /tmp, no network, one
-unprivileged user without capabilities, the working directory at /workspace. /tmp lasts as long as the session. Memory
+unprivileged user (see confinement), the working directory at /workspace. /tmp lasts as long as the session. Memory
 and processes are held by a control group where one can be made; `cpus` isn't applied here.
 """
 
 import asyncio
-import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -20,10 +18,12 @@ from uuid import uuid4
 
 from swe_rl.errors import CapacityError, SandboxError, SandboxUnavailableError
 from swe_rl.sandbox.base import Command, CommandResult, FileEntry, SandboxSpec
-from swe_rl.sandbox.bwrap_command import BwrapCommand, explain_refusal, find_bwrap, has_option
+from swe_rl.sandbox.bwrap_command import BwrapCommand, explain_refusal, find_bwrap
 from swe_rl.sandbox.cgroup import Cgroup, CgroupTree, open_cgroups
+from swe_rl.sandbox.confinement import choose_confinement
 from swe_rl.sandbox.environment import default_environment
 from swe_rl.sandbox.process import Process
+from swe_rl.sandbox.scratch import ScratchDir
 from swe_rl.sandbox.toolchain import Toolchain, find_toolchain, system_binds, write_etc
 from swe_rl.sandbox.tree import read_file, read_tree, relative_parts, remove_tree, write_file
 from swe_rl.sandbox.workspace import WorkspaceCache, take_over
@@ -42,7 +42,13 @@ class BubblewrapSandbox:
     """One session's directory; commands may run side by side in it."""
 
     def __init__(
-        self, root: Path, spec: SandboxSpec, builder: BwrapCommand, cgroup: Cgroup | None, executor: ThreadPoolExecutor
+        self,
+        root: Path,
+        spec: SandboxSpec,
+        builder: BwrapCommand,
+        cgroup: Cgroup | None,
+        executor: ThreadPoolExecutor,
+        on_closed: Callable[[str], object],
     ) -> None:
         self.sandbox_id = root.name
         self._root = root
@@ -50,6 +56,7 @@ class BubblewrapSandbox:
         self._builder = builder
         self._cgroup = cgroup
         self._executor = executor
+        self._on_closed = on_closed
         self._running: set[Process] = set()
         self._is_closed = False
 
@@ -96,6 +103,7 @@ class BubblewrapSandbox:
             await asyncio.sleep(0.01)
             waited_s += 0.01
         await self._in_thread(self.remove)
+        self._on_closed(self.sandbox_id)
 
     def remove(self) -> None:
         """The blocking half of `close`, for when no command runs."""
@@ -128,7 +136,7 @@ class BubblewrapBackend:
         self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="sandbox")
         self._guard = threading.Lock()
         self._home: Path | None = None
-        self._lock_fd = -1
+        self._scratch: ScratchDir | None = None
         self._is_closed = False
         self._cgroups: CgroupTree | None = None
         self._builders: dict[str, BwrapCommand] = {}
@@ -142,14 +150,14 @@ class BubblewrapBackend:
         empty = self._home / "empty"
         empty.mkdir(exist_ok=True)
         spec = SandboxSpec(source=empty, language="")
-        builder = BwrapCommand(self._bwrap_arguments(Toolchain((), ())), {})
+        builder = self._command(Toolchain((), ()), {})
         sandbox = await loop.run_in_executor(self._executor, self._make, spec, builder)
         try:
             result = await sandbox.run(Command(argv=("true",), timeout_s=20))
         except SandboxError as error:
             raise SandboxUnavailableError(explain_refusal(str(error))) from error
         finally:
-            await self._forget(sandbox)
+            await sandbox.close()
         if result.exit_code != 0:
             seen = result.stderr.decode(errors="replace").strip()
             raise SandboxUnavailableError(f"bubblewrap: `true` ended with {result.exit_code}: {seen}")
@@ -167,17 +175,16 @@ class BubblewrapBackend:
         if self._is_closed:
             return
         self._is_closed = True
-        await asyncio.gather(*(self._forget(sandbox) for sandbox in list(self._sandboxes.values())))
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes.values())))
         await asyncio.get_running_loop().run_in_executor(self._executor, self._release)
         self._executor.shutdown(wait=False)
 
-    async def _forget(self, sandbox: BubblewrapSandbox) -> None:
-        self._sandboxes.pop(sandbox.sandbox_id, None)
-        await sandbox.close()
+    def _forget(self, sandbox_id: str) -> None:
+        self._sandboxes.pop(sandbox_id, None)
 
     def _disown(self, made: "Future[BubblewrapSandbox]") -> None:
         if not made.cancelled() and made.exception() is None:
-            self._sandboxes.pop(made.result().sandbox_id, None)
+            self._forget(made.result().sandbox_id)
             made.result().remove()
 
     def _make(self, spec: SandboxSpec, builder: BwrapCommand | None) -> BubblewrapSandbox:
@@ -188,11 +195,15 @@ class BubblewrapBackend:
             raise CapacityError(f"bubblewrap: less than {MIN_FREE_BYTES >> 20} MB free below {self._scratch_dir}")
         root = self._home / "sessions" / uuid4().hex
         try:
-            (root / "tmp" / "home").mkdir(parents=True)
+            owner = self._confinement.owner
+            for directory in (root, root / "tmp", root / "tmp" / "home"):
+                directory.mkdir(mode=0o700)
+                if owner is not None and directory != root:
+                    os.chown(directory, owner, owner)
             if spec.is_disposable:
-                take_over(spec.source, root / "workspace")
+                take_over(spec.source, root / "workspace", owner)
             else:
-                self._workspaces.template(spec.source).copy_to(root / "workspace")
+                self._workspaces.template(spec.source).copy_to(root / "workspace", owner)
             limits = spec.limits
             cgroup = self._cgroups.create(limits.memory_mb, limits.num_pids + SPARE_PIDS) if self._cgroups else None
         except OSError as error:
@@ -201,7 +212,7 @@ class BubblewrapBackend:
         except BaseException:
             remove_tree(root)
             raise
-        sandbox = BubblewrapSandbox(root, spec, builder, cgroup, self._executor)
+        sandbox = BubblewrapSandbox(root, spec, builder, cgroup, self._executor, self._forget)
         self._sandboxes[sandbox.sandbox_id] = sandbox
         return sandbox
 
@@ -211,59 +222,39 @@ class BubblewrapBackend:
         if language not in self._builders:
             spec = self._languages[language]
             toolchain = find_toolchain(language, spec.requires)
-            environment = default_environment(toolchain.path) | dict(spec.env)
-            self._builders[language] = BwrapCommand(self._bwrap_arguments(toolchain), environment)
+            self._builders[language] = self._command(toolchain, spec.env)
         return self._builders[language]
 
-    def _bwrap_arguments(self, toolchain: Toolchain) -> list[str]:
-        arguments = [self._bwrap, *self._base_arguments, "--ro-bind", str(self._home) + "/etc", "/etc"]
+    def _command(self, toolchain: Toolchain, environment: Mapping[str, str]) -> BwrapCommand:
+        arguments = list(self._base_arguments)
         for path in toolchain.binds:
+            # Made by name, so that all may pass: bwrap would give them the host's modes, and /root's is 0700.
+            for parent in reversed(Path(path).parents[:-1]):
+                arguments += ["--dir", str(parent)]
             arguments += ["--ro-bind", path, path]
-        return arguments
+        return BwrapCommand(arguments, self._confinement, default_environment(toolchain.path) | dict(environment))
 
     def _prepare(self) -> None:
         with self._guard:
             if self._home is not None:
                 return
-            self._bwrap = find_bwrap()
-            self._scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _remove_abandoned(self._scratch_dir)
-            home = (self._scratch_dir / f"bubblewrap-{uuid4().hex[:12]}").resolve()
-            home.mkdir(mode=0o700)
-            self._lock_fd = os.open(home / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
+            bwrap = find_bwrap()
+            self._scratch = ScratchDir(self._scratch_dir, "bubblewrap")
+            home = self._scratch.path
             (home / "sessions").mkdir()
             write_etc(home / "etc")
             self._workspaces = WorkspaceCache(home / "templates")
+            self._confinement = choose_confinement(bwrap, home)
             self._cgroups = open_cgroups()
-            self._base_arguments = [
-                *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv", "--as-pid-1"),
-                *(["--disable-userns"] if has_option(self._bwrap, "--disable-userns") else []),
-                *("--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
-                *system_binds(),
-                *("--proc", "/proc", "--dev", "/dev"),
-            ]
+            self._base_arguments = [bwrap, *self._confinement.arguments, *system_binds()]
+            self._base_arguments += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", f"{home}/etc", "/etc"]
             self._home = home
 
     def _release(self) -> None:
         with self._guard:
-            if self._home is not None:
-                remove_tree(self._home)
-                os.close(self._lock_fd)
-                self._home = None
+            if self._scratch is not None:
+                self._scratch.close()
+                self._scratch = self._home = None
             if self._cgroups is not None:
                 self._cgroups.close()
                 self._cgroups = None
-
-
-def _remove_abandoned(scratch_dir: Path) -> None:
-    """Removes the directories of backends that ended without closing: nobody holds their lock."""
-    for home in scratch_dir.glob("bubblewrap-*"):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(home / "lock", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                logger.info("removing %s, left by a process that has ended", home)
-                remove_tree(home)
-            finally:
-                os.close(descriptor)

@@ -14,7 +14,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,9 +21,12 @@ from pathlib import Path
 from swe_rl.errors import SandboxError, SandboxUnavailableError
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, WORKDIR, Command, CommandResult, SandboxSpec
 from swe_rl.sandbox.cgroup import Cgroup
+from swe_rl.sandbox.confinement import FILTER_FD, Confinement
 from swe_rl.sandbox.environment import default_environment, exit_and_signal
 from swe_rl.sandbox.process import ProcessResult
 from swe_rl.sandbox.tree import relative_parts
+
+MAX_SHARED_PIDS = 4096
 
 # In a subshell, so that the shell's own words on how the command died don't reach the command's stderr.
 _INNER = """exec 3>&2 2>/dev/null
@@ -37,8 +39,9 @@ exit $?"""
 class BwrapCommand:
     """Builds command lines for one language from the fixed part of bwrap's arguments."""
 
-    def __init__(self, bwrap: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, bwrap: Sequence[str], confinement: Confinement, environment: Mapping[str, str]) -> None:
         self._bwrap = tuple(bwrap)
+        self._confinement = confinement
         self._environment = dict(environment) or default_environment()
 
     def argv(self, command: Command, root: Path, spec: SandboxSpec, cgroup: Cgroup | None, status_fd: int) -> list[str]:
@@ -52,8 +55,11 @@ class BwrapCommand:
             binds += ["--setenv", name, value]
         cwd = "/".join((WORKDIR, *relative_parts(command.cwd)))
         status = ["--json-status-fd", str(status_fd), "--remount-ro", "/"]
-        inner = ["/bin/sh", "-c", _INNER if cgroup else _limit_processes(spec), "sandbox", cwd, *command.argv]
-        return ["/bin/sh", "-ec", _outer(spec, cgroup), "sandbox", *self._bwrap, *binds, *status, "--", *inner]
+        drop = self._confinement.drop
+        script = _INNER if cgroup else _limit_processes(spec, is_shared_user=self._confinement.owner is not None)
+        inner = [*drop, "/bin/sh", "-c", script, "sandbox", cwd, *command.argv]
+        outer = _outer(spec, cgroup, self._confinement.filter_file)
+        return ["/bin/sh", "-ec", outer, "sandbox", *self._bwrap, *binds, *status, "--", *inner]
 
     @staticmethod
     def kill_tree(pid: int, status: bytes) -> None:
@@ -107,16 +113,12 @@ def find_bwrap() -> str:
     )
 
 
-def has_option(bwrap: str, option: str) -> bool:
-    """Whether this version of bwrap knows the option."""
-    shown = subprocess.run([bwrap, "--help"], capture_output=True, text=True, timeout=20, check=False)
-    return option in shown.stdout + shown.stderr
-
-
 def explain_refusal(message: str) -> str:
     """Adds to what bwrap said what to do about it."""
     if "/proc" in message:
         advice = "in a container, start it with --security-opt systempaths=unconfined"
+    elif os.geteuid() == 0:
+        advice = "root needs CAP_SYS_ADMIN for this: run the service as another user, or use the docker backend"
     else:
         advice = (
             "user namespaces seem to be forbidden: set kernel.unprivileged_userns_clone=1 or "
@@ -126,18 +128,20 @@ def explain_refusal(message: str) -> str:
     return f"{message}; {advice}"
 
 
-def _outer(spec: SandboxSpec, cgroup: Cgroup | None) -> str:
+def _outer(spec: SandboxSpec, cgroup: Cgroup | None, filter_file: Path | None) -> str:
     limits = [f"ulimit -c 0; ulimit -f {spec.limits.file_size_mb * 2048}"]
     if cgroup is None:
         limits.append(f"ulimit -d {spec.limits.memory_mb * 1024}")  # data, not address space: reservations are free
     else:
         limits += [f"echo 0 >{shlex.quote(file)}" for file in cgroup.join_files]
-    return "; ".join([*limits, 'exec "$@"'])
+    redirect = f" {FILTER_FD}<{shlex.quote(str(filter_file))}" if filter_file else ""
+    return "; ".join([*limits, f'exec "$@"{redirect}'])
 
 
-def _limit_processes(spec: SandboxSpec) -> str:
-    # bash's and the standard's letter, then dash's.
-    return f"ulimit -u {spec.limits.num_pids} 2>/dev/null || ulimit -p {spec.limits.num_pids}\n{_INNER}"
+def _limit_processes(spec: SandboxSpec, is_shared_user: bool) -> str:
+    # The kernel counts by host user: where all sandboxes are one user, only a backstop is possible.
+    limit = MAX_SHARED_PIDS if is_shared_user else spec.limits.num_pids
+    return f"ulimit -u {limit} 2>/dev/null || ulimit -p {limit}\n{_INNER}"  # bash's letter, then dash's
 
 
 def _status(text: bytes) -> dict[str, int]:

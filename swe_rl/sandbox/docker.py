@@ -8,11 +8,13 @@ for the command, and its plain files are copied to `report_dir` afterwards.
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
+from docker import DockerClient
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.models.containers import Container
 from docker.types import Ulimit
@@ -22,8 +24,9 @@ from swe_rl.sandbox import docker_exec
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, WORKDIR, Command, CommandResult, FileEntry, SandboxSpec
 from swe_rl.sandbox.capture import Capture
 from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, OWNER_LABEL, Engine, remove_container
-from swe_rl.sandbox.docker_exec import USER_ID, ErrorStream
-from swe_rl.sandbox.environment import default_environment, exit_and_signal
+from swe_rl.sandbox.docker_exec import ErrorStream
+from swe_rl.sandbox.environment import USER_ID, default_environment, exit_and_signal
+from swe_rl.sandbox.scratch import ScratchDir
 from swe_rl.sandbox.tree import MAX_FILE_BYTES, relative_parts, remove_tree
 from swe_rl.sandbox.workspace import WorkspaceCache
 from swe_rl.task.language import LanguageSpec
@@ -178,13 +181,14 @@ class DockerBackend:
     def __init__(self, languages: Mapping[str, LanguageSpec], scratch_dir: Path, runtime: str | None = None) -> None:
         self._languages = languages
         self._runtime = runtime
-        self._home = scratch_dir / f"docker-{uuid4().hex[:12]}"
-        self._workspaces = WorkspaceCache(self._home / "templates")
+        self._scratch_dir = scratch_dir
+        self._scratch: ScratchDir | None = None
         self._engine = Engine()
+        self._guard = threading.Lock()
 
     async def check(self) -> None:
         """Connects and removes what a dead process left. An image is looked for when a session needs it."""
-        await self._engine.start(self._engine.connect)
+        await self._engine.start(self._prepare)
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """Raises SandboxUnavailableError where no engine answers or the language's image isn't there."""
@@ -197,10 +201,19 @@ class DockerBackend:
 
     async def close(self) -> None:
         await self._engine.close()
-        await asyncio.to_thread(remove_tree, self._home)
+        if self._scratch is not None:
+            await asyncio.to_thread(self._scratch.close)
+
+    def _prepare(self) -> tuple[DockerClient, WorkspaceCache]:
+        client = self._engine.connect()
+        with self._guard:
+            if self._scratch is None:
+                self._scratch = ScratchDir(self._scratch_dir, "docker")
+                self._workspaces = WorkspaceCache(self._scratch.path / "templates")
+        return client, self._workspaces
 
     def _make(self, spec: SandboxSpec) -> Container:
-        client = self._engine.connect()
+        client, workspaces = self._prepare()
         language = self._languages[spec.language]
         image = str(language.image.get("name") or f"swe-rl/{spec.language}")
         limits = spec.limits
@@ -233,16 +246,16 @@ class DockerBackend:
             ) from error
         try:
             container.put_archive("/", docker_exec.base_archive())
-            container.put_archive("/", self._archive(spec))
+            container.put_archive("/", self._archive(spec, workspaces))
             container.start()
         except BaseException:
             remove_container(container)
             raise
         return container
 
-    def _archive(self, spec: SandboxSpec) -> bytes:
+    def _archive(self, spec: SandboxSpec, workspaces: WorkspaceCache) -> bytes:
         if not spec.is_disposable:
-            return docker_exec.template_archive(self._workspaces.template(spec.source))
+            return docker_exec.template_archive(workspaces.template(spec.source))
         archive = docker_exec.directory_archive(spec.source, WORKDIR.lstrip("/"))
         remove_tree(spec.source)
         return archive

@@ -15,10 +15,10 @@ from pathlib import Path
 from swe_rl.errors import PathError, SandboxError
 from swe_rl.sandbox.base import REPORT_DIR, FileEntry
 from swe_rl.sandbox.capture import Capture
+from swe_rl.sandbox.environment import USER_ID
 from swe_rl.sandbox.tree import MAX_DEPTH, MAX_FILE_BYTES, MAX_TREE_BYTES, MAX_TREE_FILES
 from swe_rl.sandbox.workspace import Template
 
-USER_ID = 10_001
 STDIN_FILE = "/.swe-rl/stdin"
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 MAX_ARGUMENTS_BYTES = 1024 * 1024

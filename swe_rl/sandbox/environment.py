@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Sequence
 
+USER_ID = 10_001
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_rl.errors import SandboxUnavailableError
+from swe_rl.sandbox.environment import USER_ID
 
 _SYSTEM_ROOTS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC_COPIED = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "perl", "ssl/openssl.cnf")
 _ETC_COPIED_GLOBS = ("java-*", "maven*", "gcrypt", "php", "ruby*")
 _ETC_WRITTEN = {
-    "passwd": "root:x:0:0:root:/root:/bin/false\nagent:x:1000:1000::/tmp/home:/bin/bash\n",
-    "group": "root:x:0:\nagent:x:1000:\n",
+    "passwd": f"root:x:0:0:root:/root:/bin/false\nagent:x:{USER_ID}:{USER_ID}::/tmp/home:/bin/bash\n",
+    "group": f"root:x:0:\nagent:x:{USER_ID}:\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
@@ -82,6 +83,9 @@ def write_etc(directory: Path) -> None:
             shutil.copyfile(source, target)
     for name, text in _ETC_WRITTEN.items():
         (directory / name).write_text(text)
+    for path in (directory, *directory.rglob("*")):
+        if not path.is_symlink():  # whatever this process's umask is, the sandbox's user may read it
+            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
 
 
 def _unreadable(directory: str, names: list[str]) -> list[str]:

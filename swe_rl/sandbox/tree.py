@@ -62,6 +62,7 @@ def write_file(root: Path, path: str, data: bytes) -> None:
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)
+                _give(file.fileno(), root)
                 os.fchmod(file.fileno(), mode)
             os.replace(temporary, parts[-1], src_dir_fd=parent, dst_dir_fd=parent)
         except OSError as error:
@@ -101,7 +102,7 @@ def _parent(root: Path, parts: tuple[str, ...], path: str, create: bool) -> Iter
     try:
         for part in parts[:-1]:
             try:
-                below = _descend(descriptor, part, create)
+                below = _descend(descriptor, part, root if create else None)
             except OSError as error:
                 raise PathError(
                     f"path {path!r}: {part!r} is no directory inside {WORKDIR}: {error.strerror}"
@@ -113,15 +114,24 @@ def _parent(root: Path, parts: tuple[str, ...], path: str, create: bool) -> Iter
         os.close(descriptor)
 
 
-def _descend(descriptor: int, part: str, create: bool) -> int:
+def _descend(descriptor: int, part: str, root_to_create: Path | None) -> int:
     try:
         return os.open(part, _DIRECTORY, dir_fd=descriptor)
     except FileNotFoundError:
-        if not create:
+        if root_to_create is None:
             raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(part, 0o755, dir_fd=descriptor)
-    return os.open(part, _DIRECTORY, dir_fd=descriptor)
+    made = os.open(part, _DIRECTORY, dir_fd=descriptor)
+    _give(made, root_to_create)
+    return made
+
+
+def _give(descriptor: int, root: Path) -> None:
+    """What root makes inside belongs to the user to whom all of it belongs."""
+    owner = os.stat(root)
+    if owner.st_uid != os.geteuid():
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _replaceable_mode(parent: int, name: str, path: str) -> int:

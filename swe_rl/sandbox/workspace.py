@@ -39,23 +39,31 @@ class Template:
     files: tuple[tuple[str, int, bytes | None], ...]
     links: tuple[tuple[str, str], ...]
 
-    def copy_to(self, target: Path) -> None:
-        """Makes `target` (which must not exist) an independent copy; nothing is hard-linked."""
+    def copy_to(self, target: Path, owner: int | None = None) -> None:
+        """Makes `target` (which must not exist) an independent copy of `owner`; nothing is hard-linked."""
         base = str(target) + "/"
         os.mkdir(target, 0o755)
         for path in self.directories:
             os.mkdir(base + path, 0o755)
+            if owner is not None:
+                os.chown(base + path, owner, owner)
         for path, mode, data in self.files:
             descriptor = os.open(base + path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             try:
+                if owner is not None:
+                    os.fchown(descriptor, owner, owner)
                 if data is not None:
-                    os.write(descriptor, data) if len(data) < 65536 else _write_all(descriptor, data)
+                    _write_all(descriptor, data)
             finally:
                 os.close(descriptor)
             if data is None:
                 shutil.copyfile(self.root / path, base + path)
         for path, link in self.links:
             os.symlink(link, base + path)
+            if owner is not None:
+                os.lchown(base + path, owner, owner)
+        if owner is not None:
+            os.chown(target, owner, owner)
 
 
 class WorkspaceCache:
@@ -96,13 +104,17 @@ class WorkspaceCache:
         partial.rename(root)
 
 
-def take_over(source: Path, target: Path) -> None:
-    """Moves a disposable directory to `target`, which must not exist; it gets no repository."""
+def take_over(source: Path, target: Path, owner: int | None = None) -> None:
+    """Moves a disposable directory to `target` (which must not exist), for `owner`; it gets no repository."""
     try:
         os.rename(source, target)
     except OSError:  # another file system
         shutil.copytree(source, target, symlinks=True)
         remove_tree(source)
+    if owner is not None:
+        for directory, names, leaves in os.walk(target):
+            for name in (".", *names, *leaves):
+                os.lchown(os.path.join(directory, name), owner, owner)
 
 
 def lay_repository(root: Path, tree: dict[str, FileEntry]) -> None:

@@ -81,8 +81,8 @@ async def _authenticate(request: Request) -> None:
         )
 
 
-def _sessions(request: Request) -> Sessions:
-    found = request.app.state.sessions
+async def _sessions(request: Request) -> Sessions:
+    found = request.app.state.sessions  # a coroutine: FastAPI would send a plain function to a thread
     assert isinstance(found, Sessions)
     return found
 

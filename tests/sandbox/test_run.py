@@ -100,6 +100,15 @@ async def test_the_user_is_unprivileged_and_cannot_gain_anything(run: Run) -> No
     assert result.stderr.count(b"touch:") == 3
 
 
+async def test_the_kernel_and_the_devices_cannot_be_changed(run: Run) -> None:
+    result = await run(
+        "for f in kernel/core_pattern kernel/panic vm/drop_caches; do : >>/proc/sys/$f && echo wrote $f; done;"
+        " chmod 600 /dev/null && echo changed; unshare -Ur true && echo namespace;"
+        " mount -t proc x /tmp && echo mounted; exit 0"
+    )
+    assert (result.exit_code, result.stdout) == (0, b"")
+
+
 async def test_there_is_no_network(run: Run) -> None:
     result = await run("cat /proc/net/dev | tail -n +3 | cut -d: -f1; echo > /dev/tcp/1.1.1.1/53")
     assert result.stdout.split() == [b"lo"]

@@ -1,0 +1,46 @@
+"""A private directory that lives as long as its process: a lock tells the living from what a crash left behind."""
+
+import contextlib
+import fcntl
+import logging
+import os
+from pathlib import Path
+from uuid import uuid4
+
+from swe_rl.sandbox.tree import remove_tree
+
+logger = logging.getLogger(__name__)
+
+
+class ScratchDir:
+    """`<parent>/<kind>-<random>`, mode 0700, removed by `close`; opening one removes abandoned ones of all kinds."""
+
+    def __init__(self, parent: Path, kind: str) -> None:
+        """Raises OSError where `parent` can't be written."""
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_abandoned(parent)
+        self.path = (parent / f"{kind}-{uuid4().hex[:12]}").resolve()
+        unnamed = self.path.with_name(f".{self.path.name}")  # nobody may find it before it's locked
+        unnamed.mkdir(mode=0o700)
+        self._lock = os.open(unnamed / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unnamed.rename(self.path)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self._lock >= 0:
+            remove_tree(self.path)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for lock in parent.glob("*/lock"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                logger.info("removing %s, left by a process that has ended", lock.parent)
+                remove_tree(lock.parent)
+            finally:
+                os.close(descriptor)
