@@ -1,9 +1,10 @@
 #!/bin/sh
 # Build and run each tests/test_*.c or tests/test_*.cpp, linked with all of src/ except main.
-#     run_tests.sh LANGUAGE [REPORT NONCE]
+#     run_tests.sh LANGUAGE [REPORT NONCE_FILE]
 # The repository's own Makefile isn't asked: what is compiled and run is decided here. A test program writes TAP to the
 # file that $TAP_FILE names (tests/tap.h does) and a line for each failure to its standard output.
-# With a report: one TAP subtest a program, closed by a plan and a comment with the nonce. Exit code: 0 all passed.
+# With a report: one TAP subtest a program, closed by a plan and a comment with the nonce, whose file is
+# removed before anything is built. Exit code: 0 all passed.
 language=$1
 report=${2:-}
 case $language in
@@ -11,6 +12,8 @@ case $language in
   cpp) suffix=cpp compile="c++ -std=c++17" ;;
   *) echo "run_tests: language is '$language', expected c or cpp" >&2; exit 2 ;;
 esac
+nonce=
+if [ -n "$report" ]; then IFS= read -r nonce < "$3" && rm -f "$3" || exit 1; fi
 build=$(mktemp -d) || exit 1
 trap 'rm -rf "$build"' EXIT
 tap=$build/all.tap
@@ -47,7 +50,7 @@ for test in $(find tests -name "test_*.$suffix" | LC_ALL=C sort); do
   passed=$((passed + $(grep -c '^ok' "$build/one.tap")))
   { echo "# Subtest: $test"; sed 's/^/    /' "$build/one.tap"; echo "$verdict $count - $test"; } >> "$tap"
 done
-printf '1..%d\n# nonce %s\n' "$count" "${3:-}" >> "$tap"
+printf '1..%d\n# nonce %s\n' "$count" "$nonce" >> "$tap"
 
 if [ -n "$report" ]; then
   cat "$tap" > "$report"

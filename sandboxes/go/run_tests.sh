@@ -1,12 +1,13 @@
 #!/bin/sh
 # Run all Go tests of the module in the current directory.
-#     run_tests.sh [REPORT NONCE]
-# With a report: `go test -json` events go there, closed by an event of our own that repeats the nonce. Without: go's own
-# short text. -count=1 forbids a cached result; vet is left to the agent. The exit code is that of `go test`.
+#     run_tests.sh [REPORT NONCE_FILE]
+# With a report: `go test -json` events go there, closed by an event of our own that repeats the nonce, whose file is
+# removed before anything is built. Without: go's own short text. -count=1 forbids a cached result; vet is left to the agent. The exit code is that of `go test`.
 if [ -n "${1:-}" ]; then
+  IFS= read -r nonce < "$2" && rm -f "$2" || exit 1
   go test -json -count=1 -vet=off ./... > "$1"
   code=$?
-  printf '{"Action":"end","Nonce":"%s"}\n' "$2" >> "$1"
+  printf '{"Action":"end","Nonce":"%s"}\n' "$nonce" >> "$1"
   exit $code
 fi
 output=$(mktemp) || exit 1

@@ -15,11 +15,11 @@ import java.util.stream.Stream;
 /**
  * Runs the tests of a repository and reports each.
  *
- * <p>{@code RunTests [--report FILE NONCE]} runs, in order of names, every public method without parameters whose name
+ * <p>{@code RunTests [--report FILE NONCE_FILE]} runs, in order of names, every public method without parameters whose name
  * begins with "test" of every class tests/**&#47;*Test.java, each on an instance of its own. Failures are whatever a test
  * throws; an AssertionError is a failure, anything else an error. With --report: JSON lines {"id", "status", "message"}
- * closed by {"end": n, "nonce": NONCE}. Without: a line for each failure and a summary. Exit code: 0 all passed. It isn't
- * a sandbox: it only sees to it that leaving early can't look like success.
+ * closed by {"end": n, "nonce": ...}; NONCE_FILE is read and removed before any test. Without: a line for each failure and
+ * a summary. Exit code: 0 all passed. It isn't a sandbox: it only sees to it that leaving early can't look like success.
  */
 public final class RunTests {
     private static final int MESSAGE_LIMIT = 600;
@@ -31,7 +31,10 @@ public final class RunTests {
         PrintStream out = System.out;
         boolean reporting = arguments.length == 3 && arguments[0].equals("--report");
         String report = reporting ? arguments[1] : null;
-        String nonce = reporting ? arguments[2] : null;
+        String nonce = reporting ? Files.readString(Path.of(arguments[2])).trim() : null;
+        if (reporting) {
+            Files.delete(Path.of(arguments[2]));
+        }
         // System.exit in code under test runs this hook; halt's code wins over the one that was asked for.
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             if (!complete) {

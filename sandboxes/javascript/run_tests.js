@@ -1,14 +1,17 @@
 'use strict';
 // Run the tests of a repository and report each; started as `node run_tests.js`.
 //
-//     node run_tests.js [--report FILE NONCE] [TEST_FILE ...]   (default: every tests/**/*.test.{js,cjs,mjs,ts})
+//     node run_tests.js [--report FILE NONCE_FILE] [TEST_FILE ...]   (default: every tests/**/*.test.{js,cjs,mjs,ts})
 //
 // A test file calls the global `test(name, fn)`; `fn` may be async; `test.skip(name, fn)` reports a skip. Failures are
 // whatever `fn` throws (node:assert or an Error). All files run in one process, in order of their names.
-// With --report: JSON lines {"id", "status", "message"} closed by {"end": n, "nonce": NONCE}. Without: one line for each failure and a
-// summary. Exit code: 0 all passed, 1 something failed or broke (an early process.exit included), 2 nothing to run.
+// With --report: JSON lines {"id", "status", "message"} closed by {"end": n, "nonce": ...}; NONCE_FILE is read and removed
+// before any test. Without: one line for each failure and a summary.
+// Exit code: 0 all passed, 1 something failed or broke (an early process.exit included), 2 nothing to run.
 // TypeScript files are transpiled as they are loaded, unchecked, by the package that the `tsc` on PATH belongs to.
-// It isn't a sandbox: it only sees to it that leaving early can't look like success.
+//
+// It isn't a sandbox, but code under test can't change results in passing: node:assert is frozen, results are kept as
+// text in a closure and made without a method that a prototype could lend, and behind each file's tests one must fail.
 
 const fs = require('fs');
 const path = require('path');
@@ -17,10 +20,14 @@ const MESSAGE_LIMIT = 600;
 const TEST_FILE = /\.test\.(js|cjs|mjs|ts)$/;
 const root = process.cwd();
 // Taken before any code of the repository runs.
-const { writeFileSync, readdirSync } = fs;
+const { readFileSync, writeFileSync, readdirSync, unlinkSync } = fs;
 const print = process.stdout.write.bind(process.stdout);
 const leave = process.reallyExit.bind(process);
 const { stringify } = JSON;
+const NativePromise = Promise;
+const assert = require('assert');
+Object.freeze(assert);
+Object.freeze(assert.strict);
 
 let isComplete = false;
 process.reallyExit = (code) => leave(isComplete ? code : 1);
@@ -98,85 +105,118 @@ function loadTypeScript() {
   };
 }
 
-// Rejects when nothing is left that could settle a promise: node would end there without a word.
-function whenIdle() {
-  return new Promise((_, reject) => {
+let register = null; // of the file that is being run
+const test = Object.freeze(
+  Object.assign((name, fn) => register(name, fn, false), { skip: (name, fn) => register(name, fn, true) }),
+);
+Object.defineProperty(globalThis, 'test', { value: test });
+
+// As `promise` settles, but rejects when nothing is left that could settle it: node would end there without a word.
+// It takes part in no `then` or `race` that the code under test may have replaced.
+function settled(promise) {
+  return new NativePromise((resolve, reject) => {
     process.removeAllListeners('beforeExit');
     process.once('beforeExit', () => reject(new Error('waits for something that never happens')));
+    (async () => {
+      try {
+        await promise;
+        resolve();
+      } catch (error) {
+        reject(error);
+      }
+    })();
   });
 }
 
-async function runFile(file, records) {
-  const cases = [];
+async function outcomeOf(fn) {
+  try {
+    const result = fn();
+    if (result && typeof result.then === 'function') await settled(result);
+    return { status: 'passed', message: '' };
+  } catch (error) {
+    return { status: error && error.code === 'ERR_ASSERTION' ? 'failed' : 'error', message: describe(error) };
+  }
+}
+
+const mustFail = async () => assert.strictEqual(0, 1, 'must fail');
+
+// Strings and numbers alone: no method of an object comes between a result and the report.
+const tally = { report: '', lines: '', count: 0, failed: 0, error: 0, passed: 0, skipped: 0 };
+
+function add(id, status, message) {
+  const text = message.slice(0, MESSAGE_LIMIT);
+  tally.report += `{"id": ${stringify(id)}, "status": ${stringify(status)}, "message": ${stringify(text)}}\n`;
+  tally.count += 1;
+  tally[status] += 1;
+  const name = id.slice(id.indexOf('::') < 0 ? 0 : id.indexOf('::') + 2);
+  if (status === 'failed') tally.lines += `FAIL ${name}: ${text}\n`;
+  if (status === 'error') tally.lines += `ERROR ${name}: ${text}\n`;
+}
+
+function textOf(file) {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch {
+    return null;
+  }
+}
+
+async function runFile(file, text) {
+  const first = { next: null }; // a chain, since an array's places can be given setters
+  let last = first;
   const names = new Set();
-  const register = (name, fn, isSkipped) => {
+  register = (name, fn, isSkipped) => {
     name = String(name);
     if (names.has(name)) throw new Error(`two tests are named ${stringify(name)}`);
     names.add(name);
-    cases.push({ name, fn, isSkipped });
+    last = last.next = { name, fn, isSkipped, next: null };
   };
-  globalThis.test = Object.assign((name, fn) => register(name, fn, false), {
-    skip: (name, fn) => register(name, fn, true),
-  });
-  const add = (id, status, message) => records.push({ id, status, message: message.slice(0, MESSAGE_LIMIT) });
   try {
     const full = path.resolve(root, file);
+    if (textOf(full) !== text) throw new Error('was changed while the tests ran');
     if (file.endsWith('.mjs')) await import(require('url').pathToFileURL(full).href);
     else require(full);
   } catch (error) {
     add(file, 'error', describe(error));
     return;
   }
-  for (const { name, fn, isSkipped } of cases) {
-    const id = `${file}::${name}`;
-    if (isSkipped) {
-      add(id, 'skipped', '');
-      continue;
-    }
-    try {
-      const result = fn();
-      if (result && typeof result.then === 'function') await Promise.race([result, whenIdle()]);
-      add(id, 'passed', '');
-    } catch (error) {
-      add(id, error && error.code === 'ERR_ASSERTION' ? 'failed' : 'error', describe(error));
-    }
+  for (let one = first.next; one !== null; one = one.next) {
+    const { status, message } = one.isSkipped ? { status: 'skipped', message: '' } : await outcomeOf(one.fn);
+    add(`${file}::${one.name}`, status, message);
   }
 }
 
-function summary(records) {
-  const lines = [];
-  const counts = { failed: 0, error: 0, passed: 0, skipped: 0 };
-  for (const { id, status, message } of records) {
-    counts[status] += 1;
-    if (status === 'failed') lines.push(`FAIL ${id.slice(id.indexOf('::') + 2)}: ${message}`);
-    if (status === 'error') lines.push(`ERROR ${id.slice(id.indexOf('::') < 0 ? 0 : id.indexOf('::') + 2)}: ${message}`);
-  }
-  const total = Object.keys(counts).filter((status) => counts[status]).map((status) => `${counts[status]} ${status}`);
-  lines.push((counts.failed || counts.error ? '' : 'ok ') + total.join(', '));
-  return lines.join('\n') + '\n';
+function summary() {
+  const total = ['failed', 'error', 'passed', 'skipped'].filter((status) => tally[status]);
+  const counts = total.map((status) => `${tally[status]} ${status}`).join(', ');
+  return `${tally.lines}${tally.failed || tally.error ? '' : 'ok '}${counts}\n`;
 }
 
 async function main(args) {
   let report = null;
   let nonce = '';
   if (args[0] === '--report') {
-    if (args.length < 3) return usage('--report needs a file name and a nonce');
-    [, report, nonce, ...args] = args;
+    if (args.length < 3) return usage("--report needs a file name and a nonce's file");
+    report = args[1];
+    nonce = readFileSync(args[2], 'utf8').trim();
+    unlinkSync(args[2]);
+    args = args.slice(3);
   }
   process.argv.length = 2;
   const files = args.length ? args.map((file) => path.relative(root, path.resolve(root, file))) : findTestFiles('tests');
   if (!files.length) return usage('no tests/**/*.test.{js,cjs,mjs,ts} below the current directory');
   if (files.some((file) => file.endsWith('.ts'))) loadTypeScript();
-  const records = [];
-  for (const file of files) await runFile(file, records);
-  isComplete = true;
-  if (report !== null) {
-    const lines = records.map((record) => stringify(record));
-    writeFileSync(report, lines.concat(stringify({ end: records.length, nonce })).join('\n') + '\n');
-  } else {
-    print(summary(records));
+  const texts = files.map(textOf);
+  let isGenuine = true;
+  for (let i = 0; i < files.length; i += 1) {
+    await runFile(files[i], texts[i]);
+    isGenuine = (await outcomeOf(mustFail)).status === 'failed' && isGenuine;
   }
-  return records.length && records.every(({ status }) => status === 'passed' || status === 'skipped') ? 0 : 1;
+  isComplete = true;
+  if (!isGenuine) print('ERROR a test that must fail did not: the code changes how tests are judged\n');
+  else if (report === null) print(summary());
+  else writeFileSync(report, `${tally.report}{"end": ${tally.count}, "nonce": ${stringify(nonce)}}\n`);
+  return isGenuine && tally.count > 0 && tally.failed + tally.error === 0 ? 0 : 1;
 }
 
 function usage(problem) {

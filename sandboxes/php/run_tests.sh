@@ -1,11 +1,12 @@
 #!/bin/sh
 # Run the PHPUnit tests below tests/ without any configuration of the repository.
-#     run_tests.sh [REPORT NONCE]
+#     run_tests.sh [REPORT NONCE_FILE]
 # PHPUnit writes its JUnit report only when it comes to its end: a run without one failed, whatever its exit code says.
-# With a report: that file, closed by a comment with the nonce. Without: a line for each failure and a summary.
+# With a report: that file, closed by a comment with the nonce, whose file is removed before any test. Without: a line for each failure and a summary.
 # Exit code: 0 all passed.
 log=$(mktemp) && output=$(mktemp) || exit 1
 trap 'rm -f "$log" "$output"' EXIT
+if [ -n "${1:-}" ]; then IFS= read -r nonce < "$2" && rm -f "$2" || exit 1; fi
 phpunit --no-configuration --do-not-cache-result --colors=never --log-junit "$log" tests > "$output" 2>&1
 code=$?
 if ! grep -q '</testsuites>' "$log"; then
@@ -15,7 +16,7 @@ if ! grep -q '</testsuites>' "$log"; then
 fi
 if [ -n "${1:-}" ]; then
   cat "$log" > "$1"
-  printf '<!-- nonce %s -->\n' "$2" >> "$1"
+  printf '<!-- nonce %s -->\n' "$nonce" >> "$1"
 elif [ "$code" -eq 0 ]; then
   # "OK (3 tests, 5 assertions)"
   sed -n 's/^OK (\([0-9]*\) test.*/ok \1 passed/p; s/^OK, but.*/&/p; s/^Tests: .*/&/p; s/^No tests executed!/&/p' "$output"

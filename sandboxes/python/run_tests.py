@@ -1,17 +1,23 @@
 """Run `test_*` functions of a repository and report each; started as `python3 -I -B -S run_tests.py`.
 
-    run_tests.py [--report FILE NONCE] [TEST_FILE ...]   (default: every tests/**/test_*.py below the current directory)
+    run_tests.py [--report FILE NONCE_FILE] [TEST_FILE ...]         (default: every tests/**/test_*.py below here)
 
 The tests run in a forked child, so that code which leaves the process early can't look like success: the parent alone
-writes the report, and takes a run for complete only after the child's end mark. With --report: JSON lines
-{"id", "status", "message"} closed by {"end": n, "nonce": NONCE}. Without: one line for each failure and a summary.
-Exit code: 0 all passed, 1 something failed or broke, 2 nothing to run or bad usage.
-Only built-in modules are imported: a start costs about as much as the bare interpreter. It isn't a sandbox.
+writes the report. Behind each file's tests the child runs one that must fail, and reports it with a word of that file
+and the number of tests so far; the run is complete only if all these came as they should, so results that the child's
+other code wrote into the pipe, or turned to passes, spoil the report. With --report: JSON lines
+{"id", "status", "message"} closed by {"end": n, "nonce": ...}; NONCE_FILE is read and removed before any test. Without:
+one line for each failure and a summary. Exit code: 0 all passed, 1 something failed or broke, 2 nothing to run or bad
+usage. Only built-in modules are imported: a start costs about as much as the bare interpreter. It isn't a sandbox: code
+that walks up the stack finds this code.
 """
 
+import builtins
 import posix
 import sys
 
+__builtins__ = dict(builtins.__dict__)  # what a test puts in the place of a built-in function isn't for this code
+KEY_BYTES = 16
 MESSAGE_LIMIT = 600
 ESCAPES = {i: f"\\u{i:04x}" for i in range(32)} | {34: '\\"', 92: "\\\\", 127: "\\u007f"}
 
@@ -68,19 +74,24 @@ def attempt(function, *arguments):
     return None
 
 
-def run_file(path, emit):
-    module = type(sys)(path[:-3].replace("/", "."))
-    module.__file__ = path
-    sys.modules[module.__name__] = module
-
-    def load():
-        nonlocal source
+def load(path):
+    """(source, code, error)"""
+    source = b""
+    try:
         with open(path, "rb") as file:
             source = file.read()
-        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+        return source, compile(source, path, "exec", dont_inherit=True), None
+    except Exception as error:
+        return source, None, error
 
-    source = b""
-    error = attempt(load)
+
+def run_file(path, source, code, error, emit):
+    module = type(sys)(path[:-3].replace("/", "."))
+    module.__file__ = path
+    module.__builtins__ = builtins
+    sys.modules[module.__name__] = module
+    if error is None:
+        error = attempt(exec, code, module.__dict__)
     if error is not None:
         emit(path, *outcome(error, path, source))
         return
@@ -89,35 +100,49 @@ def run_file(path, emit):
             emit(f"{path}::{name}", *outcome(attempt(function), path, source))
 
 
-def run_child(files, pipe, write=posix.write, leave=posix._exit, flush=(sys.stdout.flush, sys.stderr.flush)):
+def run_child(files, keys, pipe, write=posix.write, leave=posix._exit, flush=(sys.stdout.flush, sys.stderr.flush)):
     """Never returns. Records go through the pipe at once, so that the parent knows what ran before a crash."""
+    count = 0
 
     def emit(test_id, status, message):
+        nonlocal count
+        count += 1
         fields = (field.translate(ESCAPES) for field in (status, test_id, message[:MESSAGE_LIMIT]))
         data = ("\t".join(fields) + "\n").encode("utf-8", "replace")
         while data:
             data = data[write(pipe, data) :]
 
-    for path in files:
-        run_file(path, emit)
-    emit("", "end", "")
+    def must_fail(key):
+        raise AssertionError(f"{key} {count}")
+
+    loaded = [(path, *load(path)) for path in files]  # all of them before any code runs that could rewrite one
+    sys.modules["__main__"] = type(sys)("__main__")
+    for (path, source, code, error), key in zip(loaded, keys, strict=True):
+        run_file(path, source, code, error, emit)
+        emit("", *outcome(attempt(must_fail, key), path, source))
+        count -= 1
     for call in flush:
         attempt(call)
     leave(0)
 
 
-def read_records(pipe):
-    """Records up to the end mark or the end of the pipe: (records with JSON-escaped fields, is it complete)."""
-    data, records = b"", []
+def read_records(pipe, keys):
+    """Up to the last file's closing record or the end of the pipe: (records, fields JSON-escaped; is it complete)."""
+    data, records, num_closed = b"", [], 0
     while True:
         chunk = posix.read(pipe, 65536)
         data += chunk  # bounded by what the tests write, and they have a memory limit of their own
         *lines, data = data.split(b"\n")
         for line in lines:
             record = line.decode("utf-8", "replace").split("\t")
-            if record[0] == "end":
+            if len(record) == 3 and record[1]:
+                records.append(record)
+                continue
+            if record != ["failed", "", f"{keys[num_closed]} {len(records)}"]:
+                return records, False
+            num_closed += 1
+            if num_closed == len(keys):
                 return records, True
-            records.append(record)
         if not chunk:
             return records, False
 
@@ -138,6 +163,13 @@ def relative(path):
     here = posix.getcwd() + "/"
     path = path[len(here) :] if path.startswith(here) else path
     return path[2:] if path.startswith("./") else path
+
+
+def take_nonce(path):
+    with open(path, encoding="ascii") as file:
+        nonce = file.read().strip()
+    posix.unlink(path)
+    return nonce
 
 
 def write_report(path, nonce, records, complete):
@@ -169,26 +201,27 @@ def main(arguments):
     report, nonce = None, ""
     if arguments[:1] == ["--report"]:
         if len(arguments) < 3:
-            sys.stderr.write("run_tests: --report needs a file name and a nonce\n")
+            sys.stderr.write("run_tests: --report needs a file name and a nonce's file\n")
             return 2
-        report, nonce, arguments = arguments[1], arguments[2], arguments[3:]
+        report, nonce, arguments = arguments[1], take_nonce(arguments[2]), arguments[3:]
     files = [relative(path) for path in arguments] or find_test_files("tests")
     if not files:
         sys.stderr.write("run_tests: no tests/**/test_*.py below the current directory\n")
         return 2
     sys.meta_path.insert(0, RepositoryFinder)
+    keys = [posix.urandom(KEY_BYTES).hex() for _ in files]
     reading, writing = posix.pipe()
     sys.stdout.flush()
     child = posix.fork()
     if child == 0:
         posix.close(reading)
         del sys.argv[1:]
-        run_child(files, writing)
+        run_child(files, keys, writing)
     posix.close(writing)
-    records, complete = read_records(reading)
+    records, complete = read_records(reading, keys)
     posix.close(reading)
     _, wait_status = posix.waitpid(child, 0)
-    complete = complete and wait_status == 0 and all(len(record) == 3 for record in records)
+    complete = complete and wait_status == 0
     if report is not None:
         write_report(report, nonce, records, complete)
     else:

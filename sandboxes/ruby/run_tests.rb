@@ -2,12 +2,14 @@
 
 # Run the minitest tests of a repository and report each.
 #
-#     run_tests.rb [--report FILE NONCE] [TEST_FILE ...]   (default: every tests/**/test_*.rb below the current directory)
+#     run_tests.rb [--report FILE NONCE_FILE] [TEST_FILE ...]         (default: every tests/**/test_*.rb below here)
 #
 # The tests run in a forked child, so that code which leaves the process early can't look like success: the parent alone
-# writes the report, and takes a run for complete only after the child's end mark. With --report: JSON lines
-# {"id", "status", "message"} closed by {"end": n, "nonce": NONCE}. Without: one line for each failure and a summary.
-# Exit code: 0 all passed, 1 something failed or broke, 2 nothing to run or bad usage. It isn't a sandbox.
+# writes the report, and takes a run for complete only after the child's end mark: a test that must fail has failed, with
+# a word that only this code was told, and the number of tests is the recorder's. With --report: JSON lines
+# {"id", "status", "message"} closed by {"end": n, "nonce": ...}; NONCE_FILE is read and removed before any test. Without:
+# one line for each failure and a summary. Exit code: 0 all passed, 1 something failed or broke, 2 nothing to run or bad
+# usage. It isn't a sandbox.
 
 require "json"
 require "minitest"
@@ -19,6 +21,7 @@ class Recorder < Minitest::AbstractReporter
   def initialize(pipe)
     super()
     @pipe = pipe
+    @count = 0
     @root = "#{Dir.pwd}/"
   end
 
@@ -28,7 +31,14 @@ class Recorder < Minitest::AbstractReporter
     send_record("id" => "#{file}::#{result.klass}##{result.name}", "status" => status, "message" => message)
   end
 
+  # The last record: what becomes of a test that must fail, told with the word.
+  def finish(key)
+    result = MustFail.new("must_fail").run
+    send_record("end" => result.passed? || result.error? ? "" : key, "count" => @count)
+  end
+
   def send_record(record)
+    @count += 1
     @pipe.puts(JSON.generate(record))
     @pipe.flush
   end
@@ -55,7 +65,14 @@ class Recorder < Minitest::AbstractReporter
   end
 end
 
-def run_child(files, pipe)
+# Its method isn't named test_: minitest never runs it on its own.
+class MustFail < Minitest::Test
+  def must_fail
+    assert_equal(0, 1)
+  end
+end
+
+def run_child(files, key, pipe)
   recorder = Recorder.new(pipe)
   files.each do |file|
     require File.expand_path(file)
@@ -65,17 +82,17 @@ def run_child(files, pipe)
   end
   Minitest.seed = 0
   Minitest.__run(recorder, { seed: 0 })
-  recorder.send_record("end" => true)
+  recorder.finish(key)
 ensure
   $stdout.flush
   exit!(0) # at_exit hooks, minitest/autorun's included, have no say
 end
 
-def read_records(pipe)
+def read_records(pipe, key)
   records = []
   pipe.each_line do |line|
     record = JSON.parse(line)
-    return [records, true] if record.key?("end")
+    return [records, record == { "end" => key, "count" => records.size }] if record.key?("end")
 
     records << record
   end
@@ -102,21 +119,26 @@ end
 
 def main(arguments)
   report = nonce = nil
-  _, report, nonce, *arguments = arguments if arguments.first == "--report"
+  _, report, nonce_file, *arguments = arguments if arguments.first == "--report"
+  if report
+    nonce = File.read(nonce_file).strip
+    File.delete(nonce_file)
+  end
   files = arguments.empty? ? Dir.glob("tests/**/test_*.rb").sort : arguments
-  if files.empty? || (report && nonce.nil?)
-    warn "run_tests: no tests/**/test_*.rb below the current directory, or --report without a file name and a nonce"
+  if files.empty?
+    warn "run_tests: no tests/**/test_*.rb below the current directory"
     return 2
   end
+  key = Random.urandom(16).unpack1("H*")
   $LOAD_PATH.push(File.expand_path("lib"), File.expand_path("tests"))
   reading, writing = IO.pipe
   child = fork do
     reading.close
     ARGV.clear
-    run_child(files, writing)
+    run_child(files, key, writing)
   end
   writing.close
-  records, complete = read_records(reading)
+  records, complete = read_records(reading, key)
   _, status = Process.wait2(child)
   complete &&= status.success?
   report ? write_report(report, nonce, records, complete) : print_summary(records, complete)

@@ -109,13 +109,20 @@ class Grader:
     async def _run_tests(
         self, task: TaskSpec, language: LanguageSpec, scratch: Path
     ) -> tuple[CommandResult, ParsedReport]:
-        report_dir, report_name, nonce = scratch / "report", f"{secrets.token_hex(8)}.report", secrets.token_hex(16)
+        report_dir, word, nonce = scratch / "report", secrets.token_hex(8), secrets.token_hex(16)
+        report_name, nonce_name = f"{word}.report", f"{word}.nonce"
         report_dir.mkdir()
         report_dir.chmod(0o777)  # the sandbox's user may be another; the scratch directory above is ours alone
+        (report_dir / nonce_name).write_text(nonce + "\n")  # a file, since a command line stays readable for all
         limits = task_limits(task, language)
         template = task.test_command or language.test_command
         command = Command(
-            argv=fill_command(template, report=f"{REPORT_DIR}/{report_name}", runner=RUNNER_DIR, nonce=nonce),
+            argv=fill_command(
+                template,
+                report=f"{REPORT_DIR}/{report_name}",
+                runner=RUNNER_DIR,
+                nonce=f"{REPORT_DIR}/{nonce_name}",
+            ),
             env=language.env,
             timeout_s=limits.timeout_s,
             output_limit_bytes=OUTPUT_LIMIT_BYTES,

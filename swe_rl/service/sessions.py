@@ -114,7 +114,7 @@ class Sessions:
         limits = task_limits(session.task, language)
         argv = session.task.visible_command or language.visible_command
         command = Command(
-            argv=fill_command(argv, report="/tmp/visible.report", runner=RUNNER_DIR, nonce="visible"),
+            argv=fill_command(argv, report="/tmp/visible.report", runner=RUNNER_DIR, nonce="/tmp/visible.nonce"),
             env=language.env,
             timeout_s=limits.timeout_s,
             runner_dir=language.runner_dir,

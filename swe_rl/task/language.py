@@ -2,7 +2,8 @@
 
 Everything about a language that isn't code is in its folder; nothing here runs anything. Placeholders in a command's
 arguments: {report} is the path of the report file to write, {runner} the directory of the host-held runner files,
-{nonce} a random word that a report's end mark must repeat.
+{nonce} a file with a random word that the report's end mark must repeat: the runner reads and removes it before any
+code of the repository runs.
 """
 
 import re

@@ -8,9 +8,9 @@ has no parsed report, so it can't pass; text on stdout and stderr is never read;
 status, a wrong count, a foreign line, or anything behind the end mark makes the whole report unparsed.
 
 What it can't guarantee: where product code runs in the runner's own process, code that is written to do so can find
-the runner's frames, the nonce and the report's path, and write a complete forged report. The nonce stops a report
-prepared without looking at the live process, and one written by another process; a process border between the
-runner and the product code, must-fail canaries and a scan of the patch stop the rest.
+the runner's frames or read its memory, and write a complete forged report. The nonce, gone from the file system before
+that code starts, stops a report that was prepared without looking into the live process; our runners also run a test
+that must fail, which stops code that turns every failure into a pass.
 """
 
 import json

@@ -1,14 +1,14 @@
 """Our runners and the parsers together, on the host: what passes, what fails, and code that leaves with exit code 0."""
 
-import os
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from swe_rl.grade.parsers import PARSERS
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus
-from swe_rl.task.language import LanguageSpec, fill_command, read_languages
+from swe_rl.task.language import read_languages
+
+RunTests = Callable[[str, dict[str, str]], tuple[int, ParsedReport]]
 
 ROOT = Path(__file__).resolve().parents[3]
 LANGUAGES = read_languages(ROOT / "sandboxes")
@@ -117,29 +117,10 @@ LEAVE: dict[str, tuple[str, str, str]] = {
 EACH = pytest.mark.parametrize("name", sorted(LANGUAGES))
 
 
-def lay(root: Path, files: dict[str, str]) -> None:
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-
-
-def run(language: LanguageSpec, repository: Path, scratch: Path) -> tuple[int, ParsedReport]:
-    if language.missing_tools:
-        pytest.skip(f"this machine lacks {', '.join(language.missing_tools)}")
-    report = scratch / "report"
-    argv = fill_command(language.test_command, report=str(report), nonce=NONCE, runner=str(language.root))
-    own = {"CARGO_TARGET_DIR": str(scratch / "target"), "GOCACHE": str(scratch / "go")}
-    environment = dict(os.environ) | language.env | {key: own[key] for key in own.keys() & language.env.keys()}
-    result = subprocess.run(argv, cwd=repository, env=environment, capture_output=True, timeout=240, check=False)
-    data = report.read_bytes() if report.exists() else None
-    return result.returncode, PARSERS[language.report_format](data, result.stdout, result.stderr)
-
-
 @EACH
-def test_a_pass_and_a_failure_are_told_apart_and_the_exit_code_is_honest(name: str, tmp_path: Path) -> None:
+def test_a_pass_and_a_failure_are_told_apart_and_the_exit_code_is_honest(name: str, run_tests: RunTests) -> None:
     files, passing, failing = MIXED[name]
-    lay(tmp_path / "repository", files)
-    exit_code, parsed = run(LANGUAGES[name], tmp_path / "repository", tmp_path)
+    exit_code, parsed = run_tests(name, files)
     assert exit_code != 0
     assert (parsed.is_parsed, parsed.problem, parsed.nonce) == (True, "", NONCE)
     assert parsed.status[passing] is TestStatus.PASSED
@@ -147,51 +128,47 @@ def test_a_pass_and_a_failure_are_told_apart_and_the_exit_code_is_honest(name: s
 
 
 @EACH
-def test_leaving_with_exit_code_0_is_no_success(name: str, tmp_path: Path) -> None:
+def test_leaving_with_exit_code_0_is_no_success(name: str, run_tests: RunTests) -> None:
     files, _, failing = MIXED[name]
     path, before, after = LEAVE[name]
     assert before in files[path]
     text = files[path].replace(before, after)
     text = text.replace('import "testing"', 'import (\n\t"os"\n\t"testing"\n)')
-    lay(tmp_path / "repository", files | {path: text})
-    exit_code, parsed = run(LANGUAGES[name], tmp_path / "repository", tmp_path)
+    exit_code, parsed = run_tests(name, files | {path: text})
     assert exit_code != 0
     assert not parsed.is_parsed or parsed.status.get(failing) is not TestStatus.PASSED
 
 
 @EACH
-def test_a_repository_without_tests_is_no_success(name: str, tmp_path: Path) -> None:
+def test_a_repository_without_tests_is_no_success(name: str, run_tests: RunTests) -> None:
     files, _, _ = MIXED[name]
-    lay(tmp_path / "repository", {path: text for path, text in files.items() if "test" not in path} | {"README": ""})
-    exit_code, parsed = run(LANGUAGES[name], tmp_path / "repository", tmp_path)
+    exit_code, parsed = run_tests(
+        name, {path: text for path, text in files.items() if "test" not in path} | {"README": ""}
+    )
     assert exit_code != 0
     assert not parsed.is_parsed
 
 
-def test_a_module_of_the_repository_does_not_shadow_the_standard_library(tmp_path: Path) -> None:
+def test_a_module_of_the_repository_does_not_shadow_the_standard_library(run_tests: RunTests) -> None:
     files = {"json.py": "raise SystemExit(0)\n", "tests/test_m.py": "import json\ndef test_a(): json.dumps(1)\n"}
-    lay(tmp_path / "repository", files)
-    exit_code, parsed = run(LANGUAGES["python"], tmp_path / "repository", tmp_path)
+    exit_code, parsed = run_tests("python", files)
     assert (exit_code, parsed.status) == (0, {"tests/test_m.py::test_a": TestStatus.PASSED})
 
 
-def test_a_test_name_with_quotes_and_line_breaks_survives(tmp_path: Path) -> None:
-    lay(tmp_path / "repository", {"tests/m.test.js": "test('a \"b\" \\n\\u2028 é ::', () => {});"})
-    exit_code, parsed = run(LANGUAGES["javascript"], tmp_path / "repository", tmp_path)
+def test_a_test_name_with_quotes_and_line_breaks_survives(run_tests: RunTests) -> None:
+    exit_code, parsed = run_tests("javascript", {"tests/m.test.js": "test('a \"b\" \\n\\u2028 é ::', () => {});"})
     assert (exit_code, set(parsed.status)) == (0, {'tests/m.test.js::a "b" \n\u2028 é ::'})
 
 
-def test_two_tests_of_one_name_are_an_error(tmp_path: Path) -> None:
-    lay(tmp_path / "repository", {"tests/m.test.js": "test('a', () => {}); test('a', () => {});"})
-    exit_code, parsed = run(LANGUAGES["javascript"], tmp_path / "repository", tmp_path)
+def test_two_tests_of_one_name_are_an_error(run_tests: RunTests) -> None:
+    exit_code, parsed = run_tests("javascript", {"tests/m.test.js": "test('a', () => {}); test('a', () => {});"})
     assert exit_code == 1
     assert parsed.status == {"tests/m.test.js": TestStatus.ERROR}
 
 
-def test_a_cargo_configuration_of_the_repository_does_not_choose_the_runner(tmp_path: Path) -> None:
+def test_a_cargo_configuration_of_the_repository_does_not_choose_the_runner(run_tests: RunTests) -> None:
     files, passing, failing = MIXED["rust"]
     evil = '[target."cfg(all())"]\nrunner = "/bin/true"\n'
-    lay(tmp_path / "repository", files | {".cargo/config.toml": evil})
-    exit_code, parsed = run(LANGUAGES["rust"], tmp_path / "repository", tmp_path)
+    exit_code, parsed = run_tests("rust", files | {".cargo/config.toml": evil})
     assert exit_code != 0
     assert (parsed.status[passing], parsed.status[failing]) == (TestStatus.PASSED, TestStatus.FAILED)
