@@ -79,7 +79,11 @@ class Process:
         """Reads until all pipes are at their end and the process has been reaped; true if the deadline came first."""
         loop = asyncio.get_running_loop()
         ended, drained = asyncio.Event(), asyncio.Event()
-        pidfd = os.pidfd_open(child.pid)
+        try:
+            pidfd = os.pidfd_open(child.pid)
+        except OSError:  # no descriptor is free: what can't be watched mustn't run
+            self._end_now(child)
+            raise
         open_fds = set(streams)
 
         def read(fd: int) -> None:
@@ -115,12 +119,16 @@ class Process:
                 loop.remove_reader(fd)
             if not ended.is_set():  # cancelled
                 loop.remove_reader(pidfd)
-                self._kill(child)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(KILL_GRACE_S)
-                child.kill()
-                child.wait()
+                self._end_now(child)
             os.close(pidfd)
+
+    def _end_now(self, child: subprocess.Popen[bytes]) -> None:
+        """Blocks until the process has been reaped: a moment, since nothing outlives SIGKILL for long."""
+        self._kill(child)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(KILL_GRACE_S)
+        child.kill()
+        child.wait()
 
     async def _end(self, child: subprocess.Popen[bytes], ended: asyncio.Event) -> None:
         self._kill(child)
