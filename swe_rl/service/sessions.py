@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from swe_rl.errors import CapacityError, PatchError, PathError, SandboxUnavailableError, SessionNotFoundError
@@ -214,7 +214,15 @@ class Sessions:
                 TestCounts(0, len(task.pass_to_pass)),
                 signals={"patch": str(error)},
             )
-        return await self.grader.grade(session.task, patch)
+        return _without_words(await self.grader.grade(session.task, patch))
+
+
+def _without_words(verdict: Verdict) -> Verdict:
+    """A fault keeps its class alone: its words, which the grader has logged, may name hidden files."""
+    fault = verdict.signals.get("fault")
+    if fault is None:
+        return verdict
+    return replace(verdict, signals=verdict.signals | {"fault": str(fault).partition(":")[0]})
 
 
 def _is_final(grading: "asyncio.Task[Verdict]") -> bool:
