@@ -114,6 +114,7 @@ class Grader:
         report_dir.mkdir()
         report_dir.chmod(0o777)  # the sandbox's user may be another; the scratch directory above is ours alone
         (report_dir / nonce_name).write_text(nonce + "\n")  # a file, since a command line stays readable for all
+        (report_dir / nonce_name).chmod(0o644)  # whatever the umask
         limits = task_limits(task, language)
         template = task.test_command or language.test_command
         command = Command(
@@ -135,10 +136,8 @@ class Grader:
             result = await sandbox.run(command)
         finally:
             await sandbox.close()
-        data, problem = read_report(report_dir, report_name)
-        report = PARSERS[language.report_format](data, result.stdout, result.stderr)
-        if problem and not report.is_parsed:
-            report = replace(report, problem=problem)
+        # Megabytes that the run may have written: reading them here would hold up every other session.
+        report = await asyncio.to_thread(_parse_report, language, report_dir / report_name, result)
         if report.is_parsed and any("{nonce}" in part for part in template) and report.nonce != nonce:
             report = replace(report, is_parsed=False, problem="the report's end mark lacks the runner's nonce")
         return result, report
@@ -180,6 +179,12 @@ def _build_tree(task: TaskSpec, language: LanguageSpec, patch: str, tree: Path) 
         restored = restore_protected(parsed, task, language, tree)
     write_overlay(task, tree)
     return list(restored)
+
+
+def _parse_report(language: LanguageSpec, path: Path, result: CommandResult) -> ParsedReport:
+    data, problem = read_report(path.parent, path.name)
+    report = PARSERS[language.report_format](data, result.stdout, result.stderr)
+    return replace(report, problem=problem) if problem and not report.is_parsed else report
 
 
 def _verdict(judgement: Judgement, signals: dict[str, Any]) -> Verdict:
