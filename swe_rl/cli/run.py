@@ -74,10 +74,10 @@ def _locked(run_dir: Path) -> Iterator[None]:
 
 
 class _Stages:
-    """Seconds by stage, added up over resumed attempts, in `timings.json`."""
+    """Seconds by stage, added up over resumed attempts, in `stages.json`: the report reads it."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._path = run_dir / "timings.json"
+        self._path = run_dir / "stages.json"
         self._seconds: dict[str, float] = {}
 
     def __enter__(self) -> "_Stages":
