@@ -239,7 +239,7 @@ class BubblewrapBackend:
             if self._home is not None:
                 return
             bwrap = find_bwrap()
-            self._scratch = ScratchDir(self._scratch_dir, "bubblewrap")
+            self._scratch = ScratchDir(self._scratch_dir, "bubblewrap").open()
             home = self._scratch.path
             (home / "sessions").mkdir()
             write_etc(home / "etc")

@@ -208,7 +208,7 @@ class DockerBackend:
         client = self._engine.connect()
         with self._guard:
             if self._scratch is None:
-                self._scratch = ScratchDir(self._scratch_dir, "docker")
+                self._scratch = ScratchDir(self._scratch_dir, "docker").open()
                 self._workspaces = WorkspaceCache(self._scratch.path / "templates")
         return client, self._workspaces
 

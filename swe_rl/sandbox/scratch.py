@@ -13,18 +13,22 @@ logger = logging.getLogger(__name__)
 
 
 class ScratchDir:
-    """`<parent>/<kind>-<random>`, mode 0700, removed by `close`; opening one removes abandoned ones of all kinds."""
+    """`<parent>/<kind>-<random>`, mode 0700; there from `open` to `close`."""
 
     def __init__(self, parent: Path, kind: str) -> None:
-        """Raises OSError where `parent` can't be written."""
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove_abandoned(parent)
         self.path = (parent / f"{kind}-{uuid4().hex[:12]}").resolve()
+        self._lock = -1
+
+    def open(self) -> "ScratchDir":
+        """Makes it, and removes abandoned ones of all kinds beside it. Raises OSError where that can't be written."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_abandoned(self.path.parent)
         unnamed = self.path.with_name(f".{self.path.name}")  # nobody may find it before it's locked
         unnamed.mkdir(mode=0o700)
         self._lock = os.open(unnamed / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unnamed.rename(self.path)
+        return self
 
     def close(self) -> None:
         """Safe to call twice."""
@@ -35,7 +39,7 @@ class ScratchDir:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    for lock in parent.glob("*/lock"):
+    for lock in parent.glob("[!.]*/lock"):  # a name with a dot is one that isn't locked yet
         with contextlib.suppress(OSError):
             descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:

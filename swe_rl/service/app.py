@@ -17,7 +17,9 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 import swe_rl
 from swe_rl.errors import AuthError, ConfigError, PathError, SandboxTimeoutError
 from swe_rl.grade.grader import Grader
+from swe_rl.sandbox.backend import default_scratch_dir
 from swe_rl.sandbox.base import WORKDIR, Backend, Command, CommandResult
+from swe_rl.sandbox.scratch import ScratchDir
 from swe_rl.sandbox.tree import MAX_FILE_BYTES
 from swe_rl.service.failures import install_handlers
 from swe_rl.service.sessions import SLACK_S, Session, Sessions
@@ -46,17 +48,23 @@ def create_app(
     grade_concurrency: int = 4,
     scratch_dir: Path | None = None,
 ) -> FastAPI:
-    """The app owns the backend: its shutdown closes every session and the backend. Raises ConfigError without a token.
+    """The app owns the backend: its shutdown closes every session and the backend.
 
+    Raises ConfigError without a token, or where a task's language isn't among `languages`.
     `scratch_dir` is where gradings are laid out; on the backend's own file system they are moved instead of copied.
     """
     if not token:
         raise ConfigError("sandbox service: no token; set SWE_RL_SANDBOX_TOKEN to a secret that callers share")
-    grader = Grader(backend, dict(languages), grade_concurrency, scratch_dir)
+    lacking = sorted({task.language for task in tasks} - set(languages))
+    if lacking:
+        raise ConfigError(f"sandbox service: tasks of {', '.join(lacking)}, but no such language; give its folder")
+    grading = ScratchDir(scratch_dir or default_scratch_dir(), "grading")
+    grader = Grader(backend, dict(languages), grade_concurrency, grading.path)
     sessions = Sessions(backend, tasks, languages, grader, max_sessions)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(grading.open)
         reaper = asyncio.create_task(sessions.reap_forever())
         try:
             yield
@@ -64,6 +72,7 @@ def create_app(
             reaper.cancel()
             await sessions.drain()
             await backend.close()
+            await asyncio.to_thread(grading.close)
 
     app = FastAPI(title="swe-rl sandbox service", version=swe_rl.__version__, lifespan=lifespan)
     app.state.sessions, app.state.token = sessions, token.encode()

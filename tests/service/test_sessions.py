@@ -98,3 +98,16 @@ async def test_an_ending_service_closes_every_session(tasks_dir, tmp_path) -> No
             await client.create_session("clamp")
         assert list(scratch.iterdir()) != []
     assert list(scratch.iterdir()) == []
+
+
+def test_tasks_of_an_unknown_language_are_refused_at_the_start(tasks_dir, tmp_path) -> None:
+    from swe_rl.errors import ConfigError
+    from swe_rl.sandbox.bubblewrap import BubblewrapBackend
+    from swe_rl.service.app import create_app
+    from swe_rl.task.taskset import TaskSet
+
+    backend = BubblewrapBackend({}, tmp_path)
+    with pytest.raises(ConfigError, match="tasks of python"):
+        create_app(backend=backend, languages={}, tasks=TaskSet.load([tasks_dir]), token=TOKEN)
+    with pytest.raises(ConfigError, match="SWE_RL_SANDBOX_TOKEN"):
+        create_app(backend=backend, languages={}, tasks=TaskSet.load([tasks_dir]), token="")
