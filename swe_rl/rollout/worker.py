@@ -114,7 +114,7 @@ class Worker:
 
     async def _produce(self, index: int, version: int) -> None:
         group = await self._collect_patiently(index, version)
-        self._rollouts.append(group)
+        await asyncio.to_thread(self._rollouts.append, group)  # waits for the disk, and other episodes go on
         rewards = [t.reward for t in group.trajectories]
         num_faults = rewards.count(None)
         logger.info("group %d of task %s stored: rewards %s", index, group.task_id, rewards)
