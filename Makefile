@@ -37,5 +37,18 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet -e ".[service,train,dev]"
 	touch $@
 
+# The real vLLM engine on a CPU, in a virtual environment of its own: its pins are installed as they are.
+VLLM := .venv-vllm
+test-vllm: $(VLLM)/.installed
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/vllm
+
+$(VLLM)/.installed: services/inference/requirements-cpu.txt pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --no-deps "$(TORCH)"
+	$(VLLM)/bin/pip install --quiet --no-deps -r services/inference/requirements-cpu.txt
+	$(VLLM)/bin/pip install --quiet "pytest>=8" "pytest-asyncio>=0.25"
+	$(VLLM)/bin/pip install --quiet --no-deps -e .
+	touch $@
+
 clean:
 	rm -rf $(VENV) .venv-vllm build runs

@@ -76,6 +76,7 @@ class Trainer:
             self._model.parameters(),
             lr=config.train.lr,
             betas=config.train.betas,
+            eps=config.train.eps,
             weight_decay=config.train.weight_decay,
         )
 
