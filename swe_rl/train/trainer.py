@@ -210,8 +210,13 @@ class Trainer:
         self._optimizer.step()
 
     def _learning_rate(self) -> float:
-        warmup = self._config.train.warmup_steps
-        return self._config.train.lr * (min(1.0, (self.version + 1) / warmup) if warmup else 1.0)
+        """Of the update that makes `version` + 1: warm-up, then the schedule; a function of the version alone."""
+        train = self._config.train
+        warm = min(1.0, (self.version + 1) / train.warmup_steps) if train.warmup_steps else 1.0
+        if train.schedule == "constant":
+            return train.lr * warm
+        progress = (self.version - train.warmup_steps) / max(1, train.steps - train.warmup_steps)
+        return train.lr * warm * (1.0 - 0.9 * min(1.0, max(0.0, progress)))
 
     def _describe(self, totals: _Totals, columns: TokenColumns, batch: TokenBatch) -> dict[str, float]:
         num_kept = int(columns.kept.sum())

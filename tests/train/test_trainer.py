@@ -244,3 +244,18 @@ def test_columns_carry_the_facts_of_each_token(make_config, make_groups):
         np.testing.assert_array_equal(tokens.infer_logprobs[rows], t.infer_logprobs[t.sampled])
         assert set(tokens.reward[rows].tolist()) == {t.reward}
     assert isinstance(build_batch(groups), TokenBatch)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("constant", [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]), ("linear", [0.5, 1.0, 1.0, 0.775, 0.55, 0.325])],
+)
+def test_the_learning_rate_follows_its_schedule_and_nothing_but_the_version(
+    make_config, make_groups, schedule, expected
+):
+    overrides = ["train.steps=6", "train.warmup_steps=2", "train.lr=0.001", f"train.schedule={schedule}"]
+    config = make_config(*overrides)
+    trainer = Trainer(config.policy.path, config, config.run.dir / "state")
+    batch = build_batch(make_groups(1), row_tokens=config.train.row_tokens)
+    rates = [trainer.update(batch).metrics["train/lr"] / 0.001 for _ in range(6)]
+    assert rates == pytest.approx(expected)
