@@ -28,11 +28,16 @@ from swe_rl.sandbox.tree import relative_parts
 
 MAX_SHARED_PIDS = 4096
 
-# In a subshell, so that the shell's own words on how the command died don't reach the command's stderr.
-_INNER = """exec 3>&2 2>/dev/null
-cd "$1" || { echo "sandbox: no such directory: $1" >&3; exit 126; }
-shift
-(exec "$@" 2>&3 3>&-)
+# In a subshell, so that the shell's own words on how the command died don't reach the command's stderr. The command's
+# user may enter directories that pid 1 may not, hence the second try.
+_ENTER = """cd "$1" 2>/dev/null || { echo "sandbox: no such directory: $1" >&2; exit 126; }; shift; exec "$@\""""
+_INNER = f"""exec 3>&2 2>/dev/null
+if cd "$1"; then
+    shift
+    (exec DROP "$@" 2>&3 3>&-)
+else
+    (exec DROP /bin/sh -c {shlex.quote(_ENTER)} sandbox "$@" 2>&3 3>&-)
+fi
 exit $?"""
 
 
@@ -55,9 +60,10 @@ class BwrapCommand:
             binds += ["--setenv", name, value]
         cwd = "/".join((WORKDIR, *relative_parts(command.cwd)))
         status = ["--json-status-fd", str(status_fd), "--remount-ro", "/"]
-        drop = self._confinement.drop
-        script = _INNER if cgroup else _limit_processes(spec, is_shared_user=self._confinement.owner is not None)
-        inner = [*drop, "/bin/sh", "-c", script, "sandbox", cwd, *command.argv]
+        script = _INNER.replace("DROP", shlex.join(self._confinement.drop))
+        if cgroup is None:
+            script = _limit_processes(spec, is_shared_user=self._confinement.owner is not None) + script
+        inner = ["/bin/sh", "-c", script, "sandbox", cwd, *command.argv]
         outer = _outer(spec, cgroup, self._confinement.filter_file)
         return ["/bin/sh", "-ec", outer, "sandbox", *self._bwrap, *binds, *status, "--", *inner]
 
@@ -141,7 +147,7 @@ def _outer(spec: SandboxSpec, cgroup: Cgroup | None, filter_file: Path | None) -
 def _limit_processes(spec: SandboxSpec, is_shared_user: bool) -> str:
     # The kernel counts by host user: where all sandboxes are one user, only a backstop is possible.
     limit = MAX_SHARED_PIDS if is_shared_user else spec.limits.num_pids
-    return f"ulimit -u {limit} 2>/dev/null || ulimit -p {limit}\n{_INNER}"  # bash's letter, then dash's
+    return f"ulimit -u {limit} 2>/dev/null || ulimit -p {limit}\n"  # bash's letter, then dash's
 
 
 def _status(text: bytes) -> dict[str, int]:

@@ -2,7 +2,8 @@
 
 An unprivileged service uses a user namespace, in which the command has the service's own host identity. A service that
 is root must not: host root without capabilities still owns /dev/null and may write /proc/sys. It builds the mounts
-as root instead and then becomes USER_ID for good. Both end without capabilities, with no_new_privs and a filter.
+as root instead; the command then becomes USER_ID for good. Only pid 1, a shell of ours, stays root: the kernel doesn't
+deliver bwrap's --die-with-parent across users. The command has no capabilities, no_new_privs and a seccomp filter.
 """
 
 import os
@@ -21,7 +22,7 @@ FILTER_FD = 9
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """`owner`: the host user to whom a session's files belong, None for the service's own. `drop`: comes before the
-    command inside. `filter_file`: is opened as FILTER_FD."""
+    command. `filter_file`: is opened as FILTER_FD."""
 
     arguments: tuple[str, ...]
     drop: tuple[str, ...]

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
+from swe_rl.errors import SandboxUnavailableError
 from swe_rl.sandbox.tree import remove_tree
 
 logger = logging.getLogger(__name__)
@@ -20,15 +21,25 @@ class ScratchDir:
         self._lock = -1
 
     def open(self) -> "ScratchDir":
-        """Makes it, and removes abandoned ones of all kinds beside it. Raises OSError where that can't be written."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove_abandoned(self.path.parent)
+        """Makes it, and removes abandoned ones of all kinds beside it. Raises SandboxUnavailableError."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.path.parent.stat().st_uid not in (0, os.geteuid()):  # /dev/shm and /tmp are everyone's
+                raise PermissionError(f"{self.path.parent} belongs to another user")
+            _remove_abandoned(self.path.parent)
+            self._make()
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"scratch directory {self.path}: {error}; give another by --scratch-dir"
+            ) from error
+        return self
+
+    def _make(self) -> None:
         unnamed = self.path.with_name(f".{self.path.name}")  # nobody may find it before it's locked
         unnamed.mkdir(mode=0o700)
         self._lock = os.open(unnamed / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unnamed.rename(self.path)
-        return self
 
     def close(self) -> None:
         """Safe to call twice."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,11 @@ from swe_rl.task.language import LanguageSpec
 
 
 @pytest.fixture
-async def scratch(tmp_path: Path) -> Path:
-    return default_scratch_dir() / f"test-{tmp_path.name}-{os.getpid()}"
+def scratch(tmp_path: Path) -> Iterator[Path]:
+    path = default_scratch_dir() / f"test-{tmp_path.name}-{os.getpid()}"
+    yield path
+    if path.exists():
+        path.rmdir()  # fails where anything was left
 
 
 @pytest.fixture
@@ -33,7 +36,6 @@ async def opened(languages: dict[str, LanguageSpec], scratch: Path) -> AsyncIter
         yield backend
     finally:
         await backend.close()
-        os.rmdir(scratch)  # fails where anything was left
 
 
 async def test_the_host_is_invisible_except_for_the_system_and_the_toolchain(opened: Backend, repository: Path) -> None:
@@ -155,6 +157,14 @@ async def test_without_a_control_group_memory_and_processes_are_still_limited(
         pytest.skip(str(error))
     finally:
         await backend.close()
+
+
+async def test_a_scratch_directory_that_cannot_be_used_is_said(
+    languages: dict[str, LanguageSpec], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SandboxUnavailableError, match="scratch directory"):
+        await open_backend("bubblewrap", languages, tmp_path / "file" / "scratch")
 
 
 async def test_no_bwrap_is_said_with_what_to_install(

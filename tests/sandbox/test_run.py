@@ -86,6 +86,8 @@ async def test_the_working_directory_is_the_repository_or_below(sandbox: Sandbox
     missing = await sandbox.run(Command(("pwd",), cwd="nowhere"))
     assert missing.exit_code == 126
     assert b"no such directory" in missing.stderr
+    await sandbox.run(Command(("mkdir", "-m", "700", "closed")))
+    assert (await sandbox.run(Command(("pwd",), cwd="closed"))).stdout == b"/workspace/closed\n"
     for outside in ("..", "/etc", "src/../../x"):
         with pytest.raises(PathError):
             await sandbox.run(Command(("pwd",), cwd=outside))

@@ -64,10 +64,10 @@ def tasks_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def start(tasks_dir: Path, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts a service with `create_app`'s options; all are ended after the test."""
+    scratch = default_scratch_dir() / f"service-{tmp_path.name}-{os.getpid()}"
     async with AsyncExitStack() as stack:
 
         async def start_one(**options: object) -> Live:
-            scratch = default_scratch_dir() / f"service-{tmp_path.name}-{os.getpid()}"
             languages = read_languages(ROOT / "sandboxes")
             try:
                 backend = await open_backend("auto", languages, scratch)
@@ -86,6 +86,7 @@ async def start(tasks_dir: Path, tmp_path: Path) -> AsyncIterator[Start]:
             return Live(url, client, scratch)
 
         yield start_one
+    scratch.rmdir()  # fails where anything was left
 
 
 @pytest.fixture
