@@ -103,6 +103,7 @@ class TrainConfig(Section):
     advantage: Literal["group_mean", "group_std", "rejection"] = Field(
         default="group_mean", description="rejection: supervised on rewarded episodes only, a control"
     )
+    discount: float = Field(default=1.0, gt=0, le=1, description="of the reward, for each turn after the first")
     shuffle_rewards: bool = Field(default=False, description="a control: rewards are permuted over the batch")
     save_every: int = Field(default=1, ge=1)
 

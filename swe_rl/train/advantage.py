@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from swe_rl.trajectory import Group
+from swe_rl.trajectory import Group, Trajectory
 
 AdvantageKind = Literal["group_mean", "group_std", "rejection"]
 
@@ -26,18 +26,22 @@ class Advantages:
 
 
 def compute_advantages(
-    groups: Sequence[Group], kind: AdvantageKind = "group_mean", shuffle_seed: Sequence[int] | None = None
+    groups: Sequence[Group],
+    kind: AdvantageKind = "group_mean",
+    shuffle_seed: Sequence[int] | None = None,
+    discount: float = 1.0,
 ) -> Advantages:
-    """Advantages of all trajectories of a batch.
+    """Advantages of all trajectories of a batch, from the returns R = reward * discount^(turns - 1).
 
         group_mean   A = R - mean(R of the group)
         group_std    A = (R - mean(R of the group)) / std(R of the group)      (population std, GRPO)
         rejection    A = 1 where R > 0; the others don't train                  (supervised control)
 
-    `shuffle_seed` (e.g. seed and step) permutes the rewards over the whole batch first: a control under which no
-    task can be learned. Raises ValueError for an unknown kind.
+    A discount below 1 prices turns: without one, whatever follows a repair is reinforced as much as the repair, as the
+    tree is graded however an episode ends. `shuffle_seed` (e.g. seed and step) permutes the returns over the whole
+    batch: a control under which no task can be learned. Raises ValueError for an unknown kind.
     """
-    rewards = [[t.reward for t in group.trajectories] for group in groups]
+    rewards = [[_return(t, discount) for t in group.trajectories] for group in groups]
     if shuffle_seed is not None:
         rewards = _shuffle(rewards, shuffle_seed)
     values: list[tuple[float | None, ...]] = []
@@ -49,6 +53,12 @@ def compute_advantages(
         values.append(_group_values(group, known, kind, has_variance))
     num_faulted = sum(r is None for group in rewards for r in group)
     return Advantages(tuple(values), num_zero_variance, num_faulted)
+
+
+def _return(trajectory: Trajectory, discount: float) -> float | None:
+    if trajectory.reward is None:
+        return None
+    return trajectory.reward * discount ** max(0, len(trajectory.turns) - 1)
 
 
 def _group_values(

@@ -91,6 +91,7 @@ def _batch(groups: list[Group], config: Config, step: int) -> TokenBatch:
         groups,
         row_tokens=train.row_tokens,
         advantage=train.advantage,
+        discount=train.discount,
         shuffle_seed=(config.run.seed, step) if train.shuffle_rewards else None,
     )
 

@@ -51,3 +51,13 @@ def test_shuffled_rewards_are_a_permutation_over_the_batch_that_the_seed_and_ste
 def test_an_unknown_kind_is_an_error(make_groups):
     with pytest.raises(ValueError, match="median"):
         compute_advantages(make_groups(1), "median")
+
+
+def test_a_discount_prices_turns_of_rewarded_episodes_and_of_those_alone(make_groups):
+    (group,) = make_groups(1, rewards=(1.0, 1.0, 0.0))
+    turns = [len(t.turns) for t in group.trajectories]
+    plain = compute_advantages([group]).values[0]
+    returns = [0.5 ** (turns[0] - 1), 0.5 ** (turns[1] - 1), 0.0]
+    expected = tuple(r - sum(returns) / 3 for r in returns)
+    assert compute_advantages([group], discount=0.5).values[0] == pytest.approx(expected)
+    assert plain == pytest.approx((1 / 3, 1 / 3, -2 / 3))
