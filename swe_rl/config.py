@@ -86,9 +86,7 @@ class TrainConfig(Section):
     lr: float = Field(default=3e-4, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(
-        default=1e-8, gt=0, description="near the size of gradients it spares what has hardly any"
-    )
+    eps: float = Field(default=1e-8, gt=0, description="near the size of gradients it spares what has hardly any")
     grad_clip: float = Field(default=1.0, gt=0)
     warmup_steps: int = Field(default=0, ge=0)
     schedule: Literal["constant", "linear"] = Field(
