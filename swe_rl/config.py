@@ -102,6 +102,9 @@ class TrainConfig(Section):
         default="group_mean", description="rejection: supervised on rewarded episodes only, a control"
     )
     discount: float = Field(default=1.0, gt=0, le=1, description="of the reward, for each turn after the first")
+    unsubmitted: float = Field(
+        default=1.0, ge=0, le=1, description="factor on the reward of an episode that ended without submitting"
+    )
     shuffle_rewards: bool = Field(default=False, description="a control: rewards are permuted over the batch")
     save_every: int = Field(default=1, ge=1)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from swe_rl.trajectory import Group, Trajectory
+from swe_rl.trajectory import Group, StopReason, Trajectory
 
 AdvantageKind = Literal["group_mean", "group_std", "rejection"]
 
@@ -30,18 +30,21 @@ def compute_advantages(
     kind: AdvantageKind = "group_mean",
     shuffle_seed: Sequence[int] | None = None,
     discount: float = 1.0,
+    unsubmitted: float = 1.0,
 ) -> Advantages:
     """Advantages of all trajectories of a batch, from the returns R = reward * discount^(turns - 1).
+
+    An episode that ended in any other way than by submitting has `unsubmitted` times that.
 
         group_mean   A = R - mean(R of the group)
         group_std    A = (R - mean(R of the group)) / std(R of the group)      (population std, GRPO)
         rejection    A = 1 where R > 0; the others don't train                  (supervised control)
 
-    A discount below 1 prices turns: without one, whatever follows a repair is reinforced as much as the repair, as the
-    tree is graded however an episode ends. `shuffle_seed` (e.g. seed and step) permutes the returns over the whole
+    The tree is graded however an episode ends, so with both factors at 1 whatever follows a repair, be it garbage, is
+    reinforced as much as the repair. `shuffle_seed` (e.g. seed and step) permutes the returns over the whole
     batch: a control under which no task can be learned. Raises ValueError for an unknown kind.
     """
-    rewards = [[_return(t, discount) for t in group.trajectories] for group in groups]
+    rewards = [[_return(t, discount, unsubmitted) for t in group.trajectories] for group in groups]
     if shuffle_seed is not None:
         rewards = _shuffle(rewards, shuffle_seed)
     values: list[tuple[float | None, ...]] = []
@@ -55,10 +58,11 @@ def compute_advantages(
     return Advantages(tuple(values), num_zero_variance, num_faulted)
 
 
-def _return(trajectory: Trajectory, discount: float) -> float | None:
+def _return(trajectory: Trajectory, discount: float, unsubmitted: float) -> float | None:
     if trajectory.reward is None:
         return None
-    return trajectory.reward * discount ** max(0, len(trajectory.turns) - 1)
+    factor = 1.0 if trajectory.stop_reason is StopReason.SUBMITTED else unsubmitted
+    return factor * trajectory.reward * discount ** max(0, len(trajectory.turns) - 1)
 
 
 def _group_values(

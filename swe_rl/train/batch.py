@@ -71,6 +71,7 @@ def build_batch(
     row_tokens: int = 2048,
     advantage: AdvantageKind = "group_mean",
     discount: float = 1.0,
+    unsubmitted: float = 1.0,
     shuffle_seed: Sequence[int] | None = None,
     round_to: int = 1,
 ) -> TokenBatch:
@@ -78,7 +79,7 @@ def build_batch(
 
     Raises TrajectoryError for a trajectory that was sampled greedily: it has no policy gradient.
     """
-    advantages = compute_advantages(groups, advantage, shuffle_seed, discount)
+    advantages = compute_advantages(groups, advantage, shuffle_seed, discount, unsubmitted)
     members: list[tuple[Trajectory, float]] = []
     for group, values in zip(groups, advantages.values, strict=True):
         for trajectory, value in zip(group.trajectories, values, strict=True):

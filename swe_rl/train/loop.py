@@ -92,6 +92,7 @@ def _batch(groups: list[Group], config: Config, step: int) -> TokenBatch:
         row_tokens=train.row_tokens,
         advantage=train.advantage,
         discount=train.discount,
+        unsubmitted=train.unsubmitted,
         shuffle_seed=(config.run.seed, step) if train.shuffle_rewards else None,
     )
 

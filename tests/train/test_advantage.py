@@ -1,10 +1,12 @@
 """Rewards to advantages: hand-computed points, faults, groups without variance, and the two controls."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from swe_rl.train.advantage import compute_advantages
+from swe_rl.trajectory import StopReason
 
 
 def test_group_mean_subtracts_the_mean_of_its_own_group(make_groups):
@@ -61,3 +63,13 @@ def test_a_discount_prices_turns_of_rewarded_episodes_and_of_those_alone(make_gr
     expected = tuple(r - sum(returns) / 3 for r in returns)
     assert compute_advantages([group], discount=0.5).values[0] == pytest.approx(expected)
     assert plain == pytest.approx((1 / 3, 1 / 3, -2 / 3))
+
+
+def test_an_episode_that_did_not_submit_keeps_a_share_of_its_reward(make_groups):
+    (group,) = make_groups(1, rewards=(1.0, 1.0, 0.0))
+    capped = replace(group.trajectories[0], stop_reason=StopReason.MAX_TURNS)
+    submitted = tuple(replace(t, stop_reason=StopReason.SUBMITTED) for t in group.trajectories[1:])
+    group = replace(group, trajectories=(capped, *submitted))
+    assert compute_advantages([group], unsubmitted=0.0).values[0] == pytest.approx((-1 / 3, 2 / 3, -1 / 3))
+    assert compute_advantages([group], unsubmitted=0.5).values[0] == pytest.approx((0.0, 0.5, -0.5))
+    assert compute_advantages([group]).values[0] == pytest.approx((1 / 3, 1 / 3, -2 / 3))
