@@ -92,6 +92,7 @@ class TrainConfig(Section):
     schedule: Literal["constant", "linear"] = Field(
         default="constant", description="linear: from lr after the warm-up down to a tenth of it at the last step"
     )
+    frozen: list[str] = Field(default=[], description="prefixes of the names of parameters that keep their values")
     minibatches: int = Field(default=1, ge=1, description="optimiser updates a step")
     row_tokens: int = Field(default=2048, ge=16, description="length of one packed row")
     rows_per_microbatch: int = Field(default=1, ge=1)

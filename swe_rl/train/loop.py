@@ -17,8 +17,9 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from swe_rl.config import Config
-from swe_rl.errors import PolicyError, StoreError
+from swe_rl.errors import StoreError
 from swe_rl.metrics import MetricsWriter
+from swe_rl.model import check_policy_dir
 from swe_rl.store.policies import PolicyManifest, PolicyStore
 from swe_rl.store.rollouts import RolloutStore
 from swe_rl.train.batch import TokenBatch, build_batch
@@ -71,8 +72,7 @@ def publish_cold_start(config: Config, policies: PolicyStore) -> PolicyManifest:
     if latest is not None:
         return latest
     source = config.policy.path
-    if not source.is_dir():
-        raise PolicyError(f"policy.path {source}: no such directory; name a Hugging Face directory of a cold start")
+    check_policy_dir(source)
     return policies.publish(lambda out_dir: shutil.copytree(source, out_dir, dirs_exist_ok=True), 0)
 
 

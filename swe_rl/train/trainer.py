@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from swe_rl.config import Config
-from swe_rl.errors import StoreError
+from swe_rl.errors import ConfigError, StoreError
 from swe_rl.model import load_model, save_policy, token_logprobs
 from swe_rl.train.batch import PackedRow, TokenBatch, join_rows
 from swe_rl.train.checkpoint import load_state, save_state
@@ -72,8 +72,9 @@ class Trainer:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = load_model(policy_dir, torch.float32, trainable=True)
         torch.nn.Module.to(self._model, self._device)
+        _freeze(self._model, config.train.frozen)
         self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
+            [parameter for parameter in self._model.parameters() if parameter.requires_grad],
             lr=config.train.lr,
             betas=config.train.betas,
             eps=config.train.eps,
@@ -230,6 +231,19 @@ class Trainer:
             "train/num_skipped_updates": float(totals.num_skipped),
             "train/lr": self._learning_rate(),
         }
+
+
+def _freeze(model: torch.nn.Module, prefixes: Sequence[str]) -> None:
+    """Raises ConfigError for a prefix that no parameter has, and where nothing is left to train."""
+    names = dict(model.named_parameters())
+    for prefix in prefixes:
+        frozen = [parameter for name, parameter in names.items() if name.startswith(prefix)]
+        if not frozen:
+            raise ConfigError(f"train.frozen: no parameter's name begins with {prefix!r}; one is {next(iter(names))!r}")
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in names.values()):
+        raise ConfigError(f"train.frozen: {list(prefixes)} leaves nothing to train")
 
 
 def _columns(batch: TokenBatch, replays: Sequence[_Replay], version: int, eps_p: float) -> TokenColumns:

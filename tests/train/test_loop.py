@@ -72,7 +72,7 @@ def test_the_cold_start_is_published_as_version_zero_and_only_once(make_config, 
 
 
 def test_a_cold_start_that_is_not_there_is_one_line(make_config):
-    with pytest.raises(PolicyError, match=r"policy\.path .*nowhere"):
+    with pytest.raises(PolicyError, match=r"policy nowhere: no such directory"):
         train_loop(make_config("policy.path=nowhere"))
 
 

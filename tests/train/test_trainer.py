@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from swe_rl.errors import ConfigError
 from swe_rl.train.batch import TokenBatch, build_batch
 from swe_rl.train.trainer import Trainer
 
@@ -259,3 +260,19 @@ def test_the_learning_rate_follows_its_schedule_and_nothing_but_the_version(
     batch = build_batch(make_groups(1), row_tokens=config.train.row_tokens)
     rates = [trainer.update(batch).metrics["train/lr"] / 0.001 for _ in range(6)]
     assert rates == pytest.approx(expected)
+
+
+def test_frozen_parameters_keep_their_values_and_the_others_move(make_config, make_groups):
+    config = make_config("train.frozen=['model.embed_tokens', 'model.layers.0.']")
+    before = weights(Trainer(config.policy.path, config, config.run.dir / "state"))
+    trainer, _ = step(config, make_groups(2))
+    moved = {name for name, value in weights(trainer).items() if not torch.equal(value, before[name])}
+    assert moved
+    assert not {name for name in moved if name.startswith(("model.embed_tokens", "model.layers.0."))}
+
+
+@pytest.mark.parametrize("frozen", ["['model.nothing']", "['model', 'lm_head']", "['']"])
+def test_a_frozen_prefix_without_effect_or_without_a_rest_is_refused(make_config, frozen):
+    config = make_config(f"train.frozen={frozen}")
+    with pytest.raises(ConfigError, match=r"train\.frozen"):
+        Trainer(config.policy.path, config, config.run.dir / "state")
