@@ -155,6 +155,7 @@ def plot_kept_by_segment(path: Path, tokens: TokenStatistics) -> None:
         axes.set_ylim(-0.6, len(rows) - 0.4)
         lowest = min((low for low, _ in intervals), default=0.0)
         axes.set_xlim(max(0.0, 1 - 1.15 * (1 - lowest)), 1 + 0.03 * (1 - lowest))
+        axes.xaxis.set_major_locator(MaxNLocator(4))  # near 100 % the labels are long
         axes.xaxis.set_major_formatter(PercentFormatter(1.0))
         axes.grid(axis="y", visible=False)
         describe(axes, "Kept, by what the token belongs to", "kept (fraction of trainable; 95 % interval)", "")
