@@ -17,6 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", help="TOML file, or the name of a shipped one")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
     parser.add_argument("--steps", type=int, help="stop once groups for this many steps exist (default: train.steps)")
+    parser.add_argument(
+        "--until-published", action="store_true", help="stay until a trainer has published the last policy"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     if steps < 0:
         raise ConfigError(f"--steps is {steps}, expected 0 or more")
     try:
-        num_groups = asyncio.run(_rollout(config, steps))
+        num_groups = asyncio.run(_rollout(config, steps, args.until_published))
     except asyncio.CancelledError:
         print("swe-rl: terminated; start it again to go on", file=sys.stderr)
         return 128 + signal.SIGTERM
@@ -36,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _rollout(config: "Config", steps: int) -> int:
+async def _rollout(config: "Config", steps: int, until_published: bool) -> int:
     """Runs the worker; returns how many groups the store then holds."""
     from rich.console import Console
     from rich.progress import Progress
@@ -70,7 +73,7 @@ async def _rollout(config: "Config", steps: int) -> int:
                 config=config,
                 on_group=lambda _: progress.advance(bar),
             )
-            await worker.run(steps)
+            await worker.run(steps, until_published=until_published)
         return rollouts.num_groups()
     finally:
         await engine.close()

@@ -142,7 +142,7 @@ def _train(config: "Config", url: str) -> None:
 
     arguments = ["--config", str(config.run.dir / "config.json"), "--set", f"sandbox.url={url}"]
     logs = config.run.dir / "logs"
-    worker = Child("rollout worker", ["rollout", *arguments], logs / "rollout.log", stdout=_null())
+    worker = Child("rollout worker", ["rollout", "--until-published", *arguments], logs / "rollout.log", stdout=_null())
     trainer = Child("trainer", ["train", *arguments], logs / "train.log")
     try:
         while trainer.process.poll() is None:

@@ -57,8 +57,11 @@ class Worker:
         self._on_group = on_group
         self._version = -1
 
-    async def run(self, steps: int) -> None:
+    async def run(self, steps: int, *, until_published: bool = False) -> None:
         """Returns once the store holds the groups of `steps` steps. Raises the first error of any group.
+
+        `until_published`: only once version `steps` is published, too. Until then the trainer may drop a group as too
+        stale, and only a worker that is still there can replace it.
 
         Waits for the first policy, and for each next one as back-pressure asks, without an end of its own.
         """
@@ -69,7 +72,8 @@ class Worker:
                 await self._follow_policy()
                 for index in self._startable(num_wanted, running.values()):
                     running[asyncio.create_task(self._produce(index, self._version))] = index
-                if not running and self._rollouts.num_groups() >= num_wanted:
+                is_awaited = until_published and self._version < steps
+                if not running and not is_awaited and self._rollouts.num_groups() >= num_wanted:
                     return
                 await self._wait(running)
         finally:

@@ -132,6 +132,20 @@ async def test_without_staleness_no_group_begins_before_the_next_policy(
     assert [group.policy_version for group in rollouts.groups()] == [0, 0, 1, 1]
 
 
+async def test_a_worker_that_stays_replaces_what_the_trainer_drops_until_the_last_policy_is_published(
+    worker: Any, rollouts: RolloutStore, policies: PolicyStore, mend: Reply, policy_dir: Path
+) -> None:
+    publish(policies, 0)
+    running = asyncio.create_task((await worker(Recorder(mend, policy_dir))).run(steps=1, until_published=True))
+    await until(lambda: rollouts.num_groups() == 2)
+    assert rollouts.take(2, 9, 0) is None  # far too stale: both are dropped
+    await until(lambda: rollouts.num_groups() == 2)
+    assert [group.index for group in rollouts.groups()] == [0, 1, 2, 3]
+    assert not running.done()
+    publish(policies, 1)
+    await running
+
+
 async def test_staleness_lets_the_worker_run_ahead_by_whole_steps(
     worker: Any, rollouts: RolloutStore, policies: PolicyStore, mend: Reply, policy_dir: Path
 ) -> None:
