@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from swe_rl.client import TOKEN_VARIABLE
 from swe_rl.config import Config
 from swe_rl.errors import ConfigError, SandboxUnavailableError
 
-TOKEN_VARIABLE = "SWE_RL_SANDBOX_TOKEN"
 _PR_SET_PDEATHSIG = 1
 _START_TIMEOUT_S = 120.0
 

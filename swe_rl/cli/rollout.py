@@ -82,9 +82,10 @@ async def _rollout(config: "Config", steps: int, until_published: bool) -> int:
 
 def _service(config: "Config") -> tuple[str, str]:
     """Address and token of the sandbox service."""
+    from swe_rl.client import TOKEN_VARIABLE
     from swe_rl.errors import ConfigError
 
-    token = os.environ.get("SWE_RL_SANDBOX_TOKEN", "")
+    token = os.environ.get(TOKEN_VARIABLE, "")
     if not config.sandbox.url:
         raise ConfigError("sandbox.url is empty, expected the address of a running `swe-rl serve sandbox`")
     if not token:

@@ -5,9 +5,9 @@ import argparse
 from pathlib import Path
 
 from swe_rl.cli import serve_inference
+from swe_rl.client import TOKEN_VARIABLE
 
 HELP = "run a service: sandbox or inference"
-TOKEN_VARIABLE = "SWE_RL_SANDBOX_TOKEN"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
