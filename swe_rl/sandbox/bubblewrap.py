@@ -23,10 +23,11 @@ from swe_rl.sandbox.cgroup import Cgroup, CgroupTree, open_cgroups
 from swe_rl.sandbox.confinement import choose_confinement
 from swe_rl.sandbox.environment import default_environment
 from swe_rl.sandbox.process import Process
-from swe_rl.sandbox.scratch import ScratchDir
+from swe_rl.sandbox.scratch import ScratchDir, remove_abandoned
+from swe_rl.sandbox.started import StartedCommand
 from swe_rl.sandbox.toolchain import Toolchain, find_toolchain, system_binds, write_etc
 from swe_rl.sandbox.tree import read_file, read_tree, relative_parts, remove_tree, write_file
-from swe_rl.sandbox.workspace import WorkspaceCache, take_over
+from swe_rl.sandbox.workspace import WorkspaceCache, copy_tree, take_over
 from swe_rl.task.language import LanguageSpec
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,14 @@ class BubblewrapSandbox:
         has_oom = self._cgroup is not None and self._cgroup.num_oom_kills() > oom_kills
         return self._builder.result(ended, has_oom)
 
+    async def start(self, command: Command) -> StartedCommand:
+        self._require_open()
+        return StartedCommand(self.run, command)
+
+    async def snapshot(self, into: Path) -> None:
+        self._require_open()
+        await self._in_thread(copy_tree, self._root / "workspace", into)
+
     async def read_file(self, path: str) -> bytes:
         self._require_open()
         return await self._in_thread(read_file, self._root / "workspace", path)
@@ -129,6 +138,7 @@ class BubblewrapBackend:
     """Sandboxes below `scratch_dir`; several backends may share one. `check` or the first `create` prepares it."""
 
     name = "bubblewrap"
+    instance_id = ""
 
     def __init__(self, languages: Mapping[str, LanguageSpec], scratch_dir: Path) -> None:
         self._languages = languages
@@ -178,6 +188,9 @@ class BubblewrapBackend:
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes.values())))
         await asyncio.get_running_loop().run_in_executor(self._executor, self._release)
         self._executor.shutdown(wait=False)
+
+    async def reconcile(self) -> int:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, remove_abandoned, self._scratch_dir)
 
     def _forget(self, sandbox_id: str) -> None:
         self._sandboxes.pop(sandbox_id, None)

@@ -23,12 +23,13 @@ from swe_rl.errors import PathError, SandboxError, SandboxUnavailableError
 from swe_rl.sandbox import docker_exec
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, WORKDIR, Command, CommandResult, FileEntry, SandboxSpec
 from swe_rl.sandbox.capture import Capture
-from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, OWNER_LABEL, Engine, remove_container
+from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, OWNER_LABEL, Engine, remove_abandoned, remove_container
 from swe_rl.sandbox.docker_exec import ErrorStream
 from swe_rl.sandbox.environment import USER_ID, default_environment, exit_and_signal
 from swe_rl.sandbox.scratch import ScratchDir
+from swe_rl.sandbox.started import StartedCommand
 from swe_rl.sandbox.tree import MAX_FILE_BYTES, relative_parts, remove_tree
-from swe_rl.sandbox.workspace import WorkspaceCache
+from swe_rl.sandbox.workspace import WorkspaceCache, write_tree
 from swe_rl.task.language import LanguageSpec
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,14 @@ class DockerSandbox:
             if command.report_dir is not None:
                 await self._engine.start(self._fetch_report, command.report_dir)
         return result
+
+    async def start(self, command: Command) -> StartedCommand:
+        self._require_open()
+        return StartedCommand(self.run, command)
+
+    async def snapshot(self, into: Path) -> None:
+        tree = await self.read_tree()
+        await self._engine.start(write_tree, tree, into)
 
     async def read_file(self, path: str) -> bytes:
         result = await self._run_file_script(docker_exec.READ_SCRIPT, path, b"", MAX_FILE_BYTES + 4096)
@@ -177,6 +186,7 @@ class DockerBackend:
     """Containers of one engine (DOCKER_HOST, else the local one). `runtime`: e.g. runsc, where the engine has it."""
 
     name = "docker"
+    instance_id = ""
 
     def __init__(self, languages: Mapping[str, LanguageSpec], scratch_dir: Path, runtime: str | None = None) -> None:
         self._languages = languages
@@ -203,6 +213,10 @@ class DockerBackend:
         await self._engine.close()
         if self._scratch is not None:
             await asyncio.to_thread(self._scratch.close)
+
+    async def reconcile(self) -> int:
+        client, _ = await self._engine.start(self._prepare)
+        return await self._engine.start(remove_abandoned, client)
 
     def _prepare(self) -> tuple[DockerClient, WorkspaceCache]:
         client = self._engine.connect()

@@ -54,7 +54,7 @@ class Engine:
                     f"docker: no engine answers at {where}: {error}; start one or set DOCKER_HOST"
                 ) from error
             self._client = client
-            _remove_abandoned(client)
+            remove_abandoned(client)
         return self._client
 
     async def close(self) -> None:
@@ -93,12 +93,16 @@ def _remove_labelled(client: docker.DockerClient, label: str) -> None:
         remove_container(container)
 
 
-def _remove_abandoned(client: docker.DockerClient) -> None:
+def remove_abandoned(client: docker.DockerClient) -> int:
+    """Removes the containers of this host's dead processes; how many."""
+    count = 0
     for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True):
         host, pid, started = container.labels[OWNER_LABEL].split(":")[:3]
         if host == socket.gethostname() and _start_time(int(pid)) != started:
             logger.info("removing container %s, left by process %s", container.name, pid)
             remove_container(container)
+            count += 1
+    return count
 
 
 def _start_time(pid: int) -> str:

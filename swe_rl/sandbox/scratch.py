@@ -26,7 +26,7 @@ class ScratchDir:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.path.parent.stat().st_uid not in (0, os.geteuid()):  # /dev/shm and /tmp are everyone's
                 raise PermissionError(f"{self.path.parent} belongs to another user")
-            _remove_abandoned(self.path.parent)
+            remove_abandoned(self.path.parent)
             self._make()
         except OSError as error:
             raise SandboxUnavailableError(
@@ -49,7 +49,9 @@ class ScratchDir:
             self._lock = -1
 
 
-def _remove_abandoned(parent: Path) -> None:
+def remove_abandoned(parent: Path) -> int:
+    """Removes the directories below `parent` whose process has ended; how many."""
+    count = 0
     for lock in parent.glob("[!.]*/lock"):  # a name with a dot is one that isn't locked yet
         with contextlib.suppress(OSError):
             descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -57,5 +59,7 @@ def _remove_abandoned(parent: Path) -> None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 logger.info("removing %s, left by a process that has ended", lock.parent)
                 remove_tree(lock.parent)
+                count += 1
             finally:
                 os.close(descriptor)
+    return count

@@ -97,7 +97,7 @@ class WorkspaceCache:
         partial = root.with_name(root.name + ".partial")
         remove_tree(partial)
         partial.mkdir(parents=True)
-        _write_tree(tree, partial)
+        write_tree(tree, partial)
         for directory in _directories(source):
             (partial / directory).mkdir(parents=True, exist_ok=True)
         lay_repository(partial, tree)
@@ -115,6 +115,21 @@ def take_over(source: Path, target: Path, owner: int | None = None) -> None:
         for directory, names, leaves in os.walk(target):
             for name in (".", *names, *leaves):
                 os.lchown(os.path.join(directory, name), owner, owner)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """An independent copy of an untrusted directory: files, links and directories, nothing else; `target` is made."""
+    target.mkdir()
+    for directory, names, leaves in os.walk(source):
+        there = target / os.path.relpath(directory, source)
+        for name in names + leaves:
+            found = os.lstat(os.path.join(directory, name))
+            if stat.S_ISLNK(found.st_mode):
+                os.symlink(os.readlink(os.path.join(directory, name)), there / name)
+            elif stat.S_ISDIR(found.st_mode):
+                (there / name).mkdir()
+            elif stat.S_ISREG(found.st_mode):
+                shutil.copy(os.path.join(directory, name), there / name, follow_symlinks=False)
 
 
 def lay_repository(root: Path, tree: dict[str, FileEntry]) -> None:
@@ -186,7 +201,9 @@ def _directories(root: Path) -> list[str]:
     return found
 
 
-def _write_tree(tree: dict[str, FileEntry], root: Path) -> None:
+def write_tree(tree: dict[str, FileEntry], root: Path) -> None:
+    """Lays files and links below `root`, which is made where it isn't there."""
+    root.mkdir(exist_ok=True)
     for path, entry in tree.items():
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
