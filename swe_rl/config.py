@@ -1,17 +1,20 @@
 """Every knob of a run, once. One TOML serves all verbs; unknown keys are errors; secrets come from the environment."""
 
 import json
+import math
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from swe_rl.errors import ConfigError
 
-MaskRule = Literal["none", "tis", "icepop", "kl_forward", "kl_reverse", "kpop", "kpop_soft"]
+MaskRule = Literal[
+    "none", "tis", "icepop", "geometric", "kl_forward", "kl_reverse", "kpop", "kpop_soft", "dppo_tv", "dppo_kl"
+]
 
 
 class Section(BaseModel):
@@ -99,8 +102,9 @@ class TrainConfig(Section):
     logprob_chunk: int = Field(default=1024, ge=1, description="positions whose logits are held at once")
     num_threads: int = Field(default=1, ge=1)
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="compute; masters are float32")
-    advantage: Literal["group_mean", "group_std", "rejection"] = Field(
-        default="group_mean", description="rejection: supervised on rewarded episodes only, a control"
+    advantage: Literal["group_mean", "group_std", "leave_one_out", "batch_std", "rejection"] = Field(
+        default="group_mean",
+        description="see train/advantage.py; rejection: supervised, a control",
     )
     discount: float = Field(default=1.0, gt=0, le=1, description="of the reward, for each turn after the first")
     unsubmitted: float = Field(
@@ -113,18 +117,41 @@ class TrainConfig(Section):
 class MaskConfig(Section):
     rule: MaskRule = "kpop"
     phi: float = Field(default=0.1, gt=0)
-    low: float = Field(default=0.5, gt=0, description="icepop: lower bound of p_train / p_infer")
-    high: float = Field(default=5.0, gt=0, description="icepop: upper bound; tis: cap")
+    phi_by_segment: dict[str, float] = Field(default={}, description="phi of single segments, e.g. {diff = 0.2}")
+    target_kept: float | None = Field(default=None, gt=0, lt=1, description="phi adapts until this share is kept")
+    adapt_rate: float = Field(default=0.3, gt=0, le=1, description="of the way to the wanted phi (as log) in a step")
+    level: Literal["rule", "token", "segment", "sequence"] = Field(
+        default="rule", description="the unit that is kept or masked as one; rule: sequence for geometric, else token"
+    )
+    reference: Literal["theta_old", "theta"] = Field(
+        default="theta_old", description="whose p_train: the replay's before the step, or the weights' of the update"
+    )
+    low: float = Field(default=0.5, gt=0, description="icepop, geometric: lower bound of p_train / p_infer")
+    high: float = Field(default=5.0, gt=0, description="icepop, geometric: upper bound; tis: cap")
     eps_p: float = Field(default=1e-6, gt=0, lt=0.5, description="floor on 1 - p")
-    importance_weight: Literal["none", "raw", "clamped"] = "none"
-    weight_cap: float = Field(default=2.0, gt=0)
+    importance_weight: Literal["rule", "none", "raw", "clamped"] = Field(
+        default="rule", description="rule: what the rule is published with"
+    )
+    weight_cap: float = Field(default=2.0, gt=0, description="clamped: the largest weight")
     sharpness: float = Field(default=2.0, gt=0, description="kpop_soft: exponent of divergence / phi")
+    soft_shape: Literal["rational", "exponential"] = "rational"
+
+    @field_validator("phi_by_segment")
+    @classmethod
+    def _positive(cls, value: dict[str, float]) -> dict[str, float]:
+        if wrong := [name for name, phi in value.items() if not (math.isfinite(phi) and phi > 0)]:
+            raise ValueError(f"phi of {wrong[0]!r} is {value[wrong[0]]}, expected a finite number above 0")
+        return value
 
 
 class LossConfig(Section):
     clip_low: float = Field(default=0.2, gt=0)
     clip_high: float = Field(default=0.2, gt=0)
-    denominator: Literal["original", "kept"] = "original"
+    aggregation: Literal["token_mean", "sequence_sum", "sequence_mean", "constant"] = Field(
+        default="token_mean", description="what the sum over tokens is divided by; see train/loss.py"
+    )
+    constant_length: int = Field(default=1024, ge=1, description="constant: tokens that a sequence is taken to have")
+    denominator: Literal["original", "kept"] = Field(default="original", description="do masked tokens count in it?")
 
 
 class EvalConfig(Section):

@@ -7,13 +7,13 @@ Nothing here sees tokens.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from swe_rl.trajectory import Group, StopReason, Trajectory
 
-AdvantageKind = Literal["group_mean", "group_std", "rejection"]
+AdvantageKind = Literal["group_mean", "group_std", "leave_one_out", "batch_std", "rejection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,10 @@ def compute_advantages(
 
     An episode that ended in any other way than by submitting has `unsubmitted` times that.
 
-        group_mean   A = R - mean(R of the group)
+        group_mean   A = R - mean(R of the group)                               (Dr. GRPO)
         group_std    A = (R - mean(R of the group)) / std(R of the group)      (population std, GRPO)
+        leave_one_out  A = R - mean(R of the group's others)                    (RLOO)
+        batch_std    A = (R - mean(R of the group)) / std(those of the whole batch)   (REINFORCE++ with baseline)
         rejection    A = 1 where R > 0; the others don't train                  (supervised control)
 
     The tree is graded however an episode ends, so with both factors at 1 whatever follows a repair, be it garbage, is
@@ -54,6 +56,8 @@ def compute_advantages(
         has_variance = len(set(known)) > 1
         num_zero_variance += not has_variance
         values.append(_group_values(group, known, kind, has_variance))
+    if kind == "batch_std":
+        values = _scaled_by_batch(values)
     num_faulted = sum(r is None for group in rewards for r in group)
     return Advantages(tuple(values), num_zero_variance, num_faulted)
 
@@ -70,13 +74,24 @@ def _group_values(
 ) -> tuple[float | None, ...]:
     if kind == "rejection":
         return tuple(1.0 if r is not None and r > 0 else None for r in group)
-    if kind not in ("group_mean", "group_std"):
-        raise ValueError(f"advantage {kind!r}, expected group_mean, group_std or rejection")
+    if kind not in ("group_mean", "group_std", "leave_one_out", "batch_std"):
+        raise ValueError(f"advantage {kind!r}, expected one of {', '.join(get_args(AdvantageKind))}")
     if not has_variance:
         return (None,) * len(group)
     mean = float(np.mean(known))
-    scale = float(np.std(known)) if kind == "group_std" else 1.0
+    scale = 1.0
+    if kind == "group_std":
+        scale = float(np.std(known))
+    elif kind == "leave_one_out":  # R - mean of the others = (R - mean of all) * n / (n - 1)
+        scale = (len(known) - 1) / len(known)
     return tuple(None if r is None else (r - mean) / scale for r in group)
+
+
+def _scaled_by_batch(values: Sequence[Sequence[float | None]]) -> list[tuple[float | None, ...]]:
+    """Divided by their root mean square over the batch; each group's mean is zero already."""
+    known = [a for group in values for a in group if a is not None]
+    scale = float(np.sqrt(np.mean(np.square(known)))) if known else 1.0
+    return [tuple(None if a is None else a / scale for a in group) for group in values]
 
 
 def _shuffle(rewards: list[list[float | None]], seed: Sequence[int]) -> list[list[float | None]]:

@@ -3,15 +3,25 @@
     r_t = exp(new_logprobs_t - train_logprobs_t)
     L   = - 1 / denominator * sum over kept t of  weight_t * min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t)
 
+What the sum is divided by, and so what one token is worth:
+
+    token_mean     every token the same: the number of tokens                       (DAPO, verl's default)
+    sequence_sum   the number of sequences: a long episode weighs more
+    sequence_mean  each sequence's mean, then the mean of those: all episodes weigh the same          (GRPO)
+    constant       number of sequences times one length for all: no bias by length                (Dr. GRPO)
+
 Source: PPO's clipped objective (Schulman et al. 2017) with IcePop's outer mask and weight. The caller gives the
 denominator of the whole optimiser update, so the sum over microbatches does not depend on how they were cut.
 Which tokens are kept is decided in `mask`, not here.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+Aggregation = Literal["token_mean", "sequence_sum", "sequence_mean", "constant"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,3 +58,19 @@ def policy_loss(
     gain = weight * torch.minimum(unclipped_gain, clipped_gain)
     is_clipped = keep & (clipped_gain < unclipped_gain)
     return Loss(value=-gain.sum() / max(denominator, 1.0), num_clipped=int(is_clipped.sum()))
+
+
+def num_units(aggregation: Aggregation, counted_N: Tensor, document_N: Tensor, constant_length: int) -> int:
+    """A row's part of the denominator; `counted_N` bool marks the tokens that count. Rows hold whole sequences."""
+    if aggregation == "token_mean":
+        return int(counted_N.sum())
+    num_sequences = int(torch.unique(document_N[counted_N]).numel())
+    return num_sequences * (constant_length if aggregation == "constant" else 1)
+
+
+def token_scale(aggregation: Aggregation, counted_N: Tensor, document_N: Tensor) -> Tensor:
+    """A token's factor before the sum, float32 [N]: 1, or 1 / the number of its sequence's counted tokens."""
+    if aggregation != "sequence_mean":
+        return torch.ones(counted_N.shape, device=counted_N.device)
+    lengths = torch.bincount(document_N[counted_N], minlength=int(document_N.max()) + 1)
+    return 1.0 / lengths.clamp(min=1)[document_N].float()

@@ -7,24 +7,29 @@ here carries a gradient, reads a model, or knows where the tokens came from.
 
 Shapes: every tensor is [N] or any one common shape; binary KL and ratios are computed in float64.
 
-Rule         kept when                                    weight of a kept token
-none         always                                       1
-tis          always                                       min(p / q, high)
-icepop       low <= p / q <= high                         p / q
-kl_forward   D(p || q) <= phi                             by `importance_weight`
-kl_reverse   D(q || p) <= phi                             by `importance_weight`
-kpop         max(D(p || q), D(q || p)) <= phi             by `importance_weight`
-kpop_soft    always                                       by `importance_weight`, times 1 / (1 + (D / phi)^sharpness)
+Rule         kept when                                              weight by importance_weight = "rule"
+none         always                                                 1
+tis          always                                                 min(p / q, high)
+icepop       low <= p / q <= high                                   p / q
+geometric    low <= geometric mean of p / q over the unit <= high   1
+kl_forward   D(p || q) <= phi                                       1
+kl_reverse   D(q || p) <= phi                                       1
+kpop         max(D(p || q), D(q || p)) <= phi                       1
+kpop_soft    always                                                 1 / (1 + s) or 2^-s, s = (D / phi)^sharpness
+dppo_tv      |p - q| <= phi, or the update pulls p back to q        1
+dppo_kl      D(q || p) <= phi, or the update pulls p back to q      1
 
 "Always" means: both log-probabilities are finite and at most 0, and the token is not too stale.
-`importance_weight`: none = 1, raw = p / q, clamped = min(p / q, weight_cap).
+`importance_weight` takes the place of the rule's own (the soft rule multiplies): none = 1, raw = p / q,
+clamped = min(p / q, weight_cap). With `unit`, every statistic of a token is the mean over its unit's usable tokens
+(for the ratio: the geometric mean), so that a unit is kept or masked as a whole.
 
 **KPop does not bound the ratio.** For small p and q the binary KL is about p log(p / q), so a rare token with
 p / q = 44 is kept at phi = 0.1 and, with raw weights, can own the whole gradient. `clamped` caps it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Protocol
@@ -33,9 +38,11 @@ import torch
 from torch import Tensor
 
 from swe_rl.errors import ConfigError
+from swe_rl.train.mask_rules import RULES, Rule, Statistics, weigh
 
+IMPORTANCE_WEIGHTS = ("rule", "none", "raw", "clamped")
+SOFT_SHAPES = ("rational", "exponential")
 POSITIVE_TOLERANCE = 1e-6  # a log-probability above 0 by more than rounding is an error of its engine
-_MAX_LOG_RATIO = 80.0  # exp(80) still fits float32: a raw weight stays finite
 
 
 class Reason(IntEnum):
@@ -50,28 +57,37 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MaskOptions:
-    """Options of every rule; a rule ignores those that its line in the module's table does not name."""
+    """Options of every rule; a rule ignores those that its line in the module's table does not name.
 
-    phi: float = 0.1
+    `phi` is one number or one for each token. `unit` int64: tokens with the same number share their statistics; None:
+    each token stands for itself. `advantage` float: what the `dppo` rules are conditioned on. `stale` bool.
+    """
+
+    phi: float | Tensor = 0.1
     low: float = 0.5
     high: float = 5.0
     eps_p: float = 1e-6
-    importance_weight: str = "none"
+    importance_weight: str = "rule"
     weight_cap: float = 2.0
     sharpness: float = 2.0
+    soft_shape: str = "rational"
+    unit: Tensor | None = None
+    advantage: Tensor | None = None
     stale: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("phi", "low", "high", "weight_cap", "sharpness"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"mask option {name} = {value}, expected a finite number above 0")
+            values = value.flatten().tolist() if isinstance(value, Tensor) else [value]
+            if bad := [v for v in values if not (math.isfinite(v) and v > 0)]:
+                raise ConfigError(f"mask option {name} = {bad[0]}, expected a finite number above 0")
         if not 0 < self.eps_p < 0.5:
             raise ConfigError(f"mask option eps_p = {self.eps_p}, expected between 0 and 0.5")
         if self.low > self.high:
             raise ConfigError(f"mask options low = {self.low} > high = {self.high}, expected low <= high")
-        if self.importance_weight not in ("none", "raw", "clamped"):
-            raise ConfigError(f"mask option importance_weight = {self.importance_weight!r}; one of none, raw, clamped")
+        for name, known in (("importance_weight", IMPORTANCE_WEIGHTS), ("soft_shape", SOFT_SHAPES)):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"mask option {name} = {getattr(self, name)!r}; one of {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,70 +132,25 @@ def _log1m(logp: Tensor) -> Tensor:
     return torch.where(logp > -math.log(2.0), torch.log(-torch.expm1(logp)), torch.log1p(-torch.exp(logp)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Statistics:
-    forward: Tensor
-    reverse: Tensor
-    log_ratio: Tensor
-
-    @property
-    def worse(self) -> Tensor:
-        return torch.maximum(self.forward, self.reverse)
-
-
-def _importance(s: _Statistics, o: MaskOptions) -> Tensor:
-    if o.importance_weight == "none":
-        return torch.ones_like(s.log_ratio)
-    ratio = _ratio(s)
-    return ratio.clamp(max=o.weight_cap) if o.importance_weight == "clamped" else ratio
-
-
-def _ratio(s: _Statistics) -> Tensor:
-    return torch.exp(s.log_ratio.clamp(max=_MAX_LOG_RATIO))
-
-
-def _never(s: _Statistics, o: MaskOptions) -> Tensor:
-    return torch.zeros_like(s.log_ratio, dtype=torch.bool)
-
-
-def _outside_ratio(s: _Statistics, o: MaskOptions) -> Tensor:
-    # Compared as logarithms: the ratio itself may overflow. p / q is train over infer: the bounds aren't symmetric.
-    return (s.log_ratio < math.log(o.low)) | (s.log_ratio > math.log(o.high))
-
-
-def _soft(s: _Statistics, o: MaskOptions) -> Tensor:
-    return _importance(s, o) / (1.0 + (s.worse / o.phi) ** o.sharpness)
-
-
-_Over = Callable[[_Statistics, MaskOptions], Tensor]
-_Weight = Callable[[_Statistics, MaskOptions], Tensor]
-
-_RULES: dict[str, tuple[_Over, _Weight]] = {
-    "none": (_never, lambda s, o: torch.ones_like(s.log_ratio)),
-    "tis": (_never, lambda s, o: _ratio(s).clamp(max=o.high)),
-    "icepop": (_outside_ratio, lambda s, o: _ratio(s)),
-    "kl_forward": (lambda s, o: s.forward > o.phi, _importance),
-    "kl_reverse": (lambda s, o: s.reverse > o.phi, _importance),
-    "kpop": (lambda s, o: s.worse > o.phi, _importance),
-    "kpop_soft": (_never, _soft),
-}
-
-
-def _apply(rule: str, train: Tensor, infer: Tensor, trainable: Tensor, options: MaskOptions) -> MaskResult:
+def _apply(name: str, train: Tensor, infer: Tensor, trainable: Tensor, options: MaskOptions) -> MaskResult:
+    rule = RULES[name]
     train, infer = train.detach(), infer.detach()
     stale = torch.zeros_like(trainable) if options.stale is None else options.stale
-    shapes = {tuple(t.shape) for t in (train, infer, trainable, stale)}
-    if len(shapes) != 1 or trainable.dtype != torch.bool or stale.dtype != torch.bool:
-        raise ValueError(f"mask {rule}: expected one shape and boolean trainable and stale, got shapes {shapes}")
+    _check_shapes(name, rule, train, infer, trainable, stale, options)
     valid = _valid(train) & _valid(infer)
     # Non-finite values leave before any arithmetic: NaN compares false and would slip through as "not over".
     p = torch.where(valid, train, 0.0).to(torch.float64)
     q = torch.where(valid, infer, 0.0).to(torch.float64)
-    s = _Statistics(binary_kl(p, q, options.eps_p), binary_kl(q, p, options.eps_p), p - q)
-    is_over, weigh = _RULES[rule]
+    of_token = Statistics(
+        forward=binary_kl(p, q, options.eps_p),
+        reverse=binary_kl(q, p, options.eps_p),
+        log_ratio=p - q,
+        gap=torch.exp(p) - torch.exp(q),
+    )
+    s = of_token if options.unit is None else _of_units(of_token, options.unit, trainable & valid & ~stale)
     reason = torch.full(trainable.shape, int(Reason.KEPT), dtype=torch.uint8, device=train.device)
     for code, where in (
-        (Reason.OVER_PHI, is_over(s, options)),
+        (Reason.OVER_PHI, rule.over(s, options)),
         (Reason.STALE, stale),
         (Reason.NONFINITE, ~valid),
         (Reason.NOT_TRAINABLE, ~trainable),
@@ -189,11 +160,36 @@ def _apply(rule: str, train: Tensor, infer: Tensor, trainable: Tensor, options: 
     dtype = torch.promote_types(train.dtype, torch.float32)
     return MaskResult(
         keep=keep,
-        weight=torch.where(keep, weigh(s, options), 0.0).to(dtype),
-        divergence=torch.where(valid, s.worse, math.nan),
+        weight=torch.where(keep, weigh(rule, s, options), 0.0).to(dtype),
+        divergence=torch.where(valid, of_token.worse, math.nan),
         reason=reason,
         counters=_count(reason),
     )
+
+
+def _check_shapes(
+    name: str, rule: Rule, train: Tensor, infer: Tensor, trainable: Tensor, stale: Tensor, options: MaskOptions
+) -> None:
+    if rule.needs_advantage and options.advantage is None:
+        raise ConfigError(f"mask {name}: needs the option advantage, one number a token")
+    given = [options.unit, options.advantage, options.phi if isinstance(options.phi, Tensor) else None]
+    shapes = {tuple(t.shape) for t in (train, infer, trainable, stale, *given) if t is not None}
+    if len(shapes) != 1 or trainable.dtype != torch.bool or stale.dtype != torch.bool:
+        raise ValueError(f"mask {name}: expected one shape and boolean trainable and stale, got shapes {shapes}")
+
+
+def _of_units(s: Statistics, unit: Tensor, usable: Tensor) -> Statistics:
+    """Each statistic's mean over the usable tokens of its unit, given back to every token of the unit."""
+    _, index = torch.unique(unit, return_inverse=True)
+    index = index.flatten()
+    number = torch.zeros(int(index.max()) + 1 if index.numel() else 0, dtype=torch.float64, device=unit.device)
+    number = number.index_add(0, index, usable.flatten().to(torch.float64))
+
+    def mean(values: Tensor) -> Tensor:
+        total = torch.zeros_like(number).index_add(0, index, torch.where(usable, values, 0.0).flatten())
+        return (total / number.clamp(min=1.0))[index].reshape(values.shape)
+
+    return Statistics(mean(s.forward), mean(s.reverse), mean(s.log_ratio), mean(s.gap))
 
 
 def _valid(logprobs: Tensor) -> Tensor:
@@ -219,4 +215,4 @@ def _make(rule: str) -> MaskFunction:
     return apply
 
 
-MASKS: Mapping[str, MaskFunction] = {rule: _make(rule) for rule in _RULES}
+MASKS: Mapping[str, MaskFunction] = {rule: _make(rule) for rule in RULES}

@@ -11,13 +11,10 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from swe_rl.config import Config
@@ -25,10 +22,11 @@ from swe_rl.errors import ConfigError, StoreError
 from swe_rl.model import load_model, save_policy, token_logprobs
 from swe_rl.train.batch import PackedRow, TokenBatch, join_rows
 from swe_rl.train.checkpoint import load_state, save_state
-from swe_rl.train.loss import policy_loss
-from swe_rl.train.mask import MASKS, MaskResult, binary_kl
+from swe_rl.train.columns import Replay, token_columns
+from swe_rl.train.loss import num_units, policy_loss, token_scale
+from swe_rl.train.masking import Masking
 from swe_rl.train.mismatch import describe_mask, describe_mismatch
-from swe_rl.train.token_log import COLUMN_DTYPES, TokenColumns
+from swe_rl.train.token_log import TokenColumns
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +38,6 @@ class StepResult:
     metrics: Mapping[str, float]
     tokens: TokenColumns
     is_skipped: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Replay:
-    row: PackedRow
-    train_logprobs_N: Tensor
-    mask: MaskResult
 
 
 @dataclass(slots=True)
@@ -70,6 +61,7 @@ class Trainer:
         self._config = config
         self._policy_dir, self._state_dir = policy_dir, state_dir
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._masking = Masking(config.mask, config.rollout.max_staleness)
         self._model = load_model(policy_dir, torch.float32, trainable=True)
         torch.nn.Module.to(self._model, self._device)
         _freeze(self._model, config.train.frozen)
@@ -91,12 +83,12 @@ class Trainer:
             done = self._update_once(minibatches[0], None, totals)
         else:
             replays = [[self._replay(row) for row in rows] for rows in minibatches]
-            for rows, group in zip(minibatches, replays, strict=True):
-                self._update_once(rows, group, totals)
-            done = [replay for group in replays for replay in group]
-        columns = _columns(batch, done, self.version, self._config.mask.eps_p)
+            updates = zip(minibatches, replays, strict=True)
+            done = [replay for rows, group in updates for replay in self._update_once(rows, group, totals)]
+        columns = token_columns(batch, done, self.version, self._config.mask.eps_p)
         metrics = dict(batch.metrics) | describe_mask(columns) | describe_mismatch(columns)
         metrics |= self._describe(totals, columns, batch) | {"time/update_s": time.perf_counter() - started}
+        self._masking.adapt(columns)
         self.version += 1
         return StepResult(metrics, columns, is_skipped=totals.num_skipped == totals.num_updates)
 
@@ -111,6 +103,7 @@ class Trainer:
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "random": torch.get_rng_state(),
+            "masking": self._masking.state(),
         }
         return save_state(self._state_dir, self.version, state)
 
@@ -120,6 +113,7 @@ class Trainer:
         try:
             self._model.load_state_dict(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
+            self._masking.load_state(state["masking"])
         except (KeyError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise StoreError(
@@ -147,54 +141,62 @@ class Trainer:
             compute_dtype=torch.bfloat16 if self._config.train.dtype == "bfloat16" else None,
         )
 
-    def _replay(self, row: PackedRow) -> _Replay:
+    def _replay(self, row: PackedRow) -> Replay:
         with torch.no_grad():
-            return self._judge(row, self._logprobs(row))
-
-    def _judge(self, row: PackedRow, train_logprobs_N: Tensor) -> _Replay:
-        options = self._config.mask.model_dump(exclude={"rule"})
-        stale_N = row.trainable_N & (self.version - row.version_N > self._config.rollout.max_staleness)
-        rule = MASKS[self._config.mask.rule]
-        mask = rule(train_logprobs_N, row.infer_logprobs_N, row.trainable_N, stale=stale_N, **options)
-        return _Replay(row, train_logprobs_N, mask)
+            train_logprobs_N = self._logprobs(row)
+            return Replay(row, train_logprobs_N, self._masking(row, train_logprobs_N, self.version))
 
     def _update_once(
-        self, rows: Sequence[PackedRow], replays: Sequence[_Replay] | None, totals: _Totals
-    ) -> list[_Replay]:
+        self, rows: Sequence[PackedRow], replays: Sequence[Replay] | None, totals: _Totals
+    ) -> list[Replay]:
         """Sums the gradients of all microbatches, then steps; without `replays` each forward is its own replay."""
-        num_trainable = sum(int(row.trainable_N.sum()) for row in rows)
+        loss_config = self._config.loss
+        denominator = sum(self._num_units(row, row.trainable_N) for row in rows)
         self._optimizer.zero_grad(set_to_none=True)
-        done: list[_Replay] = []
+        done: list[Replay] = []
         value = 0.0
         for index, row in enumerate(rows):
             new_logprobs_N = self._logprobs(row)
-            replay = self._judge(row, new_logprobs_N.detach()) if replays is None else replays[index]
+            replay = self._replay_of(row, new_logprobs_N.detach(), None if replays is None else replays[index])
+            keep_N = replay.mask.keep
+            counted_N = keep_N if loss_config.denominator == "kept" else row.trainable_N
             loss = policy_loss(
                 new_logprobs_N,
                 replay.train_logprobs_N,
                 row.advantage_N,
-                replay.mask.weight,
-                replay.mask.keep,
-                denominator=num_trainable,
-                clip_low=self._config.loss.clip_low,
-                clip_high=self._config.loss.clip_high,
+                replay.mask.weight * token_scale(loss_config.aggregation, counted_N, row.document_N),
+                keep_N,
+                denominator=denominator,
+                clip_low=loss_config.clip_low,
+                clip_high=loss_config.clip_high,
             )
             torch.autograd.backward(loss.value)
             value += float(loss.value.detach())
             totals.num_clipped += loss.num_clipped
             done.append(replay)
-        self._step(value, num_trainable, sum(replay.mask.counters["kept"] for replay in done), totals)
+        self._step(value, denominator, sum(self._num_units(r.row, r.mask.keep) for r in done), totals)
         return done
 
-    def _step(self, value: float, num_trainable: int, num_kept: int, totals: _Totals) -> None:
+    def _num_units(self, row: PackedRow, counted_N: Tensor) -> int:
+        config = self._config.loss
+        return num_units(config.aggregation, counted_N, row.document_N, config.constant_length)
+
+    def _replay_of(self, row: PackedRow, new_logprobs_N: Tensor, before: Replay | None) -> Replay:
+        """Of the only update of a step its own forward is the replay; `reference` = theta masks by it in any case."""
+        if before is not None and self._config.mask.reference == "theta_old":
+            return before
+        mask = self._masking(row, new_logprobs_N, self.version)
+        return Replay(row, new_logprobs_N if before is None else before.train_logprobs_N, mask)
+
+    def _step(self, value: float, denominator: int, num_kept: int, totals: _Totals) -> None:
         """Clips and applies the summed gradient. Without a kept token there is nothing to learn: no step, no decay."""
         totals.num_updates += 1
         if num_kept == 0:
             totals.num_skipped += 1
             return
         if self._config.loss.denominator == "kept":
-            # The loss is linear in its denominator, and how many are kept is known only after the last forward.
-            scale = num_trainable / num_kept
+            # The loss is linear in its denominator, and what is kept is known only after the last forward.
+            scale = denominator / num_kept
             value *= scale
             for parameter in self._model.parameters():
                 if parameter.grad is not None:
@@ -230,6 +232,7 @@ class Trainer:
             "train/num_trajectories": float(len(batch.trajectories)),
             "train/num_skipped_updates": float(totals.num_skipped),
             "train/lr": self._learning_rate(),
+            "mask/phi": self._masking.phi,
         }
 
 
@@ -244,43 +247,3 @@ def _freeze(model: torch.nn.Module, prefixes: Sequence[str]) -> None:
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in names.values()):
         raise ConfigError(f"train.frozen: {list(prefixes)} leaves nothing to train")
-
-
-def _columns(batch: TokenBatch, replays: Sequence[_Replay], version: int, eps_p: float) -> TokenColumns:
-    """The trainable tokens of all microbatches, ordered by trajectory and position: however the rows were packed."""
-    parts = [_gather(replay, eps_p) for replay in replays]
-    names = [f.name for f in fields(TokenColumns) if f.name not in ("staleness", "reward", "trajectory_ids")]
-    flat = {name: np.concatenate([part[name] for part in parts] or [np.zeros(0)]) for name in names}
-    order = np.lexsort((flat["position"], flat["trajectory"]))
-    columns: dict[str, NDArray[Any]] = {
-        name: values[order].astype(COLUMN_DTYPES[name]) for name, values in flat.items()
-    }
-    rewards = np.array([math.nan if t.reward is None else t.reward for t in batch.trajectories], np.float32)
-    return TokenColumns(
-        **columns,
-        staleness=(version - columns["version"]).astype(np.int32),
-        reward=rewards[columns["trajectory"]],
-        trajectory_ids=np.array([t.trajectory_id for t in batch.trajectories], dtype=np.str_),
-    )
-
-
-def _gather(replay: _Replay, eps_p: float) -> dict[str, NDArray[Any]]:
-    row, mask = replay.row, replay.mask
-    train, infer = replay.train_logprobs_N, row.infer_logprobs_N
-    tensors = {
-        "trajectory": row.trajectory_N,
-        "position": row.position_N,
-        "token_id": row.token_ids_N,
-        "segment": row.segment_N,
-        "turn": row.turn_N,
-        "version": row.version_N,
-        "infer_logprobs": infer,
-        "train_logprobs": train,
-        "divergence_forward": binary_kl(train, infer, eps_p),
-        "divergence_reverse": binary_kl(infer, train, eps_p),
-        "kept": mask.keep,
-        "weight": mask.weight,
-        "reason": mask.reason,
-        "advantage": row.advantage_N,
-    }
-    return {name: tensor[row.trainable_N].cpu().numpy() for name, tensor in tensors.items()}

@@ -20,6 +20,22 @@ def test_group_std_divides_by_the_population_deviation(make_groups):
     assert values == pytest.approx((0.75 / math.sqrt(3 / 16),) + (-0.25 / math.sqrt(3 / 16),) * 3)
 
 
+def test_leave_one_out_subtracts_the_mean_of_the_others(make_groups):
+    (values,) = compute_advantages(make_groups(1, rewards=(1.0, 0.0, None, 1.0)), "leave_one_out").values
+    assert values == pytest.approx((1.0 - 0.5, 0.0 - 1.0, None, 1.0 - 0.5))
+
+
+def test_batch_std_scales_all_groups_alike_to_a_batch_of_unit_deviation(make_groups):
+    groups = make_groups(1, rewards=(1.0, 0.0, 0.0, 0.0)) + make_groups(1, first=1, rewards=(1.0, 0.0, None, 1.0))
+    plain, scaled = (compute_advantages(groups, kind).values for kind in ("group_mean", "batch_std"))
+    flat = [a for group in scaled for a in group if a is not None]
+    assert sum(a * a for a in flat) / len(flat) == pytest.approx(1.0)
+    ratios = {
+        round(s / p, 9) for a, b in zip(scaled, plain, strict=True) for s, p in zip(a, b, strict=True) if p is not None
+    }
+    assert len(ratios) == 1
+
+
 def test_a_faulted_member_neither_counts_in_the_mean_nor_trains(make_groups):
     result = compute_advantages(make_groups(1, rewards=(1.0, None, 0.0, None)))
     assert result.values == ((0.5, None, -0.5, None),)
@@ -27,7 +43,7 @@ def test_a_faulted_member_neither_counts_in_the_mean_nor_trains(make_groups):
 
 
 @pytest.mark.parametrize("rewards", [(0.0, 0.0), (1.0, 1.0, None), (1.0,), (None, None)])
-@pytest.mark.parametrize("kind", ["group_mean", "group_std"])
+@pytest.mark.parametrize("kind", ["group_mean", "group_std", "leave_one_out", "batch_std"])
 def test_a_group_without_variance_is_dropped_and_counted(make_groups, kind, rewards):
     result = compute_advantages(make_groups(1, rewards=rewards), kind)
     assert set(result.values[0]) == {None}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from swe_rl.train.loss import policy_loss
+from swe_rl.train.loss import num_units, policy_loss, token_scale
 
 
 def loss_of(new, train=None, advantage=None, weight=None, keep=None, **options):
@@ -70,3 +70,25 @@ def test_an_all_masked_batch_is_a_zero_loss_that_is_still_attached_to_the_graph(
 def test_no_token_at_all_is_a_zero_loss():
     result, _ = loss_of([], denominator=0)
     assert result.value.item() == 0.0
+
+
+def aggregated(aggregation, counted, document, loss, constant_length=8):
+    counted, document = torch.tensor(counted), torch.tensor(document)
+    scale = token_scale(aggregation, counted, document)
+    return float(
+        (torch.tensor(loss) * scale)[counted].sum() / num_units(aggregation, counted, document, constant_length)
+    )
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        ("token_mean", (1.0 + 2.0 + 9.0 + 4.0) / 4),
+        ("sequence_sum", ((1.0 + 2.0 + 9.0) + 4.0) / 2),
+        ("sequence_mean", ((1.0 + 2.0 + 9.0) / 3 + 4.0) / 2),
+        ("constant", ((1.0 + 2.0 + 9.0) + 4.0) / (2 * 8)),
+    ],
+)
+def test_each_aggregation_divides_as_its_definition_says(aggregation, expected):
+    counted = [True, True, False, True, True, False]
+    assert aggregated(aggregation, counted, [0, 0, 0, 0, 1, 2], [1.0, 2.0, 100.0, 9.0, 4.0, 100.0]) == expected

@@ -43,12 +43,30 @@ def assert_close(ours, theirs, tolerance=1e-5):
         ([], {"round_to": 32}),
     ],
 )
-@pytest.mark.parametrize("rule", ["kpop", "icepop"])
+@pytest.mark.parametrize(
+    "base",
+    [
+        ["mask.rule=kpop"],
+        ["mask.rule=icepop", "mask.low=0.9", "mask.high=1.1"],
+        ["mask.level=segment", "loss.aggregation=sequence_sum"],
+        [
+            "mask.level=sequence",
+            "mask.rule=geometric",
+            "mask.low=0.9",
+            "mask.high=1.02",
+            "loss.aggregation=constant",
+            "loss.denominator=kept",
+        ],
+        ["loss.aggregation=sequence_mean"],
+        ["loss.aggregation=sequence_mean", "loss.denominator=kept"],
+    ],
+    ids=" ".join,
+)
 def test_packing_microbatches_and_chunks_change_neither_gradients_nor_columns(
-    make_config, make_groups, rule, overrides, batch_options
+    make_config, make_groups, base, overrides, batch_options
 ):
     groups = make_groups(3, noise=0.6)
-    base = [f"mask.rule={rule}", "mask.phi=0.002", "train.grad_clip=1e9"]
+    base = ["mask.phi=0.002", "train.grad_clip=1e9", *base]
     one, first = step(make_config(*base), groups)
     two, second = step(make_config(*base, *overrides), groups, **batch_options)
     assert 0.1 < first.metrics["mask/kept_fraction"] < 0.95
