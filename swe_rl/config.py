@@ -101,7 +101,10 @@ class TrainConfig(Section):
     rows_per_microbatch: int = Field(default=1, ge=1)
     logprob_chunk: int = Field(default=1024, ge=1, description="positions whose logits are held at once")
     num_threads: int = Field(default=1, ge=1)
-    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="compute; masters are float32")
+    dtype: Literal["float64", "float32", "bfloat16"] = Field(
+        default="float32", description="compute; masters are float32, or float64 with float64 (an oracle for tests)"
+    )
+    recompute: bool = Field(default=False, description="activations anew in backward: less memory, more time")
     advantage: Literal["group_mean", "group_std", "leave_one_out", "batch_std", "rejection"] = Field(
         default="group_mean",
         description="see train/advantage.py; rejection: supervised, a control",

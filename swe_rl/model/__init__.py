@@ -6,7 +6,7 @@ It neither samples (that is `swe_rl.inference`) nor optimises (that is `swe_rl.t
 """
 
 from swe_rl.model.attention import use_packed_attention
-from swe_rl.model.logprobs import TokenScores, token_logprobs, token_scores
+from swe_rl.model.logprobs import TokenScores, recompute_activations, token_logprobs, token_scores
 from swe_rl.model.policy_dir import check_policy_dir, load_model, policy_checksum, save_policy, torch_dtype
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "check_policy_dir",
     "load_model",
     "policy_checksum",
+    "recompute_activations",
     "save_policy",
     "token_logprobs",
     "token_scores",

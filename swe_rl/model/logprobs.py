@@ -7,6 +7,7 @@ The only place that shifts: the score of token t comes from the hidden state at 
 Shapes: N tokens of the packed row, M positions that are needed, C positions of a chunk, V vocabulary, E hidden size.
 """
 
+import contextlib
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +18,8 @@ from swe_rl.model.linear import linear, onednn_linears
 
 
 class TokenScores(NamedTuple):
-    """float32 [N] each, aligned to the token described; NaN where not computed. Entropy is that of the
-    distribution (after temperature) the token was drawn from, in nats."""
+    """[N] each, aligned to the token described; float64 for a float64 model, else float32; NaN where not computed.
+    Entropy is that of the distribution (after temperature) the token was drawn from, in nats."""
 
     logprobs: torch.Tensor
     entropy: torch.Tensor
@@ -33,7 +34,7 @@ def token_logprobs(
     needed_N: torch.Tensor | None = None,
     compute_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """float32 [N]: log p(token t | earlier tokens of its document) after temperature; see `token_scores`."""
+    """[N]: log p(token t | earlier tokens of its document) after temperature; see `token_scores`."""
     return _score_row(model, token_ids_N, document_N, temperature_N, chunk, needed_N, compute_dtype, False).logprobs
 
 
@@ -56,6 +57,17 @@ def token_scores(
     return _score_row(model, token_ids_N, document_N, temperature_N, chunk, needed_N, compute_dtype, True)
 
 
+def recompute_activations(model: PreTrainedModel) -> None:
+    """From now on each layer's activations are computed anew in the backward pass: less memory, a forward more.
+
+    transformers does so in training mode only; dropout has to be 0 for log-probabilities to repeat.
+    """
+    model.gradient_checkpointing_enable(
+        {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), onednn_linears())}
+    )
+    model.train()
+
+
 def _score_row(
     model: PreTrainedModel,
     token_ids_N: torch.Tensor,
@@ -74,11 +86,11 @@ def _score_row(
     scored_N = torch.ones_like(token_ids_N, dtype=torch.bool) if needed_N is None else needed_N.clone()
     scored_N[starts_M] = False
     positions_M = scored_N.nonzero().squeeze(1)
-    blank_N = torch.full(token_ids_N.shape, float("nan"), dtype=torch.float32, device=token_ids_N.device)
     hidden_NE = _hidden_states(model, token_ids_N, lengths, starts_M, compute_dtype)
     head: Any = model.lm_head
+    blank_N = torch.full(token_ids_N.shape, float("nan"), dtype=_score_dtype(head.weight), device=token_ids_N.device)
     scores: Any = _ChunkedScores
-    temperature_M = temperature_N[positions_M].float()
+    temperature_M = temperature_N[positions_M].to(blank_N.dtype)
     logprobs_M, entropy_M = scores.apply(
         hidden_NE[positions_M - 1],
         head.weight,
@@ -138,7 +150,7 @@ class _ChunkedScores(torch.autograd.Function):
         dtype: torch.dtype,
         has_entropy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logprobs_M = torch.empty(len(targets_M), dtype=torch.float32, device=hidden_ME.device)
+        logprobs_M = torch.empty(len(targets_M), dtype=_score_dtype(weight_VE), device=hidden_ME.device)
         entropy_M = torch.full_like(logprobs_M, float("nan"))
         with torch.autocast(hidden_ME.device.type, enabled=False):
             for part in _parts(len(targets_M), chunk):
@@ -180,8 +192,13 @@ def _log_softmax(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     bias_V = None if bias_V is None else bias_V.to(dtype)
-    logits_CV = linear(hidden_CE.to(dtype), weight_VE.to(dtype), bias_V).float()
+    logits_CV = linear(hidden_CE.to(dtype), weight_VE.to(dtype), bias_V).to(_score_dtype(weight_VE))
     return torch.log_softmax(logits_CV.div_(temperature_C[:, None]), dim=-1)
+
+
+def _score_dtype(weight: torch.Tensor) -> torch.dtype:
+    """The softmax never runs below float32, whatever the layers compute in."""
+    return torch.promote_types(weight.dtype, torch.float32)
 
 
 def _parts(total: int, chunk: int) -> list[slice]:

@@ -23,7 +23,7 @@ from swe_rl.model.attention import PACKED_ATTENTION, register_packed_attention
 
 logger = logging.getLogger(__name__)
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -38,7 +38,7 @@ _LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 def torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Raises PolicyError for a name that isn't float32, bfloat16 or float16."""
+    """Raises PolicyError for any other name."""
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in _DTYPES:

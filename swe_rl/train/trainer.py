@@ -19,7 +19,7 @@ from torch import Tensor
 
 from swe_rl.config import Config
 from swe_rl.errors import ConfigError, StoreError
-from swe_rl.model import load_model, save_policy, token_logprobs
+from swe_rl.model import load_model, recompute_activations, save_policy, token_logprobs
 from swe_rl.train.batch import PackedRow, TokenBatch, join_rows
 from swe_rl.train.checkpoint import load_state, save_state
 from swe_rl.train.columns import Replay, token_columns
@@ -62,7 +62,11 @@ class Trainer:
         self._policy_dir, self._state_dir = policy_dir, state_dir
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._masking = Masking(config.mask, config.rollout.max_staleness)
-        self._model = load_model(policy_dir, torch.float32, trainable=True)
+        self._model = load_model(
+            policy_dir, "float64" if config.train.dtype == "float64" else "float32", trainable=True
+        )
+        if config.train.recompute:
+            recompute_activations(self._model)
         torch.nn.Module.to(self._model, self._device)
         _freeze(self._model, config.train.frozen)
         self._optimizer = torch.optim.AdamW(

@@ -98,7 +98,7 @@ def test_logits_that_are_squashed_elsewhere_are_refused(policy: Path) -> None:
 
 
 def test_an_unknown_dtype_is_refused(policy: Path) -> None:
-    with pytest.raises(PolicyError, match="expected one of float32"):
+    with pytest.raises(PolicyError, match="expected one of float64"):
         load_model(policy, "int4")
 
 
