@@ -21,6 +21,22 @@ from swe_rl.errors import ConfigError
 
 
 @dataclass(frozen=True)
+class HelloSpec:
+    """The smallest repository of a language, hello/ in its folder: replacing `old` by `new` in `path` mends it.
+
+    `fixed` is the id of the test that this makes pass, `kept` of one that passes before and after. `leave` instead of
+    `new` ends the process as if all were well, which mustn't count as a pass.
+    """
+
+    path: str
+    old: str
+    new: str
+    leave: str
+    fixed: str
+    kept: str
+
+
+@dataclass(frozen=True)
 class LanguageSpec:
     """One language. Globs match a whole path relative to the repository's root: `*` stays within one name, `**/`
     stands for any number of directories (none included), a trailing `/**` for everything below."""
@@ -31,6 +47,7 @@ class LanguageSpec:
     visible_command: tuple[str, ...]
     report_format: str
     runner: tuple[str, ...] = ()
+    runner_folder: str = "."
     timeout_s: float = 60.0
     memory_mb: int = 1024
     num_pids: int = 128
@@ -39,11 +56,15 @@ class LanguageSpec:
     ignored_globs: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     image: dict[str, Any] = field(default_factory=dict)
+    hello: HelloSpec | None = None
 
     @property
     def runner_dir(self) -> Path | None:
-        """The host directory to bind read-only in the sandbox; None if the language needs none."""
-        return self.root if self.runner else None
+        """The host directory to bind read-only in the sandbox; None if the language needs none.
+
+        It's the language's own folder, or the `runner_folder` beside it that several languages share.
+        """
+        return (self.root / self.runner_folder).resolve() if self.runner else None
 
     @property
     def missing_tools(self) -> tuple[str, ...]:
@@ -75,6 +96,20 @@ class _Limits(_Section):
     num_pids: int = Field(default=128, gt=0)
 
 
+class _Image(_Section):
+    name: str | None = None
+    wheels: list[str] = Field(default_factory=list)
+
+
+class _Hello(_Section):
+    path: str = Field(min_length=1)
+    old: str = Field(min_length=1)
+    new: str
+    leave: str = Field(min_length=1)
+    fixed: str = Field(min_length=1)
+    kept: str = Field(min_length=1)
+
+
 class _SandboxFile(_Section):
     schema_version: Literal["1"] = "1"
     language: str = Field(pattern=r"^[a-z][a-z0-9_+-]*$")
@@ -84,8 +119,10 @@ class _SandboxFile(_Section):
     protected_globs: list[str] = Field(default_factory=list)
     ignored_globs: list[str] = Field(default_factory=list)
     runner: list[str] = Field(default_factory=list)
+    runner_folder: str = Field(default=".", pattern=r"^(\.|\.\./[a-z][a-z0-9_+-]*)$")
     requires: list[str] = Field(default_factory=list)
-    image: dict[str, Any] = Field(default_factory=dict)
+    image: _Image = Field(default_factory=_Image)
+    hello: _Hello | None = None
 
 
 def read_language(folder: Path) -> LanguageSpec:
@@ -102,8 +139,9 @@ def read_language(folder: Path) -> LanguageSpec:
     if parsed.language != folder.name:
         _refuse(path, "language", f"is {parsed.language!r}, but the folder is {folder.name!r}; make them equal")
     for name in parsed.runner:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not (folder / name).is_file():
-            _refuse(path, "runner", f"{name!r} isn't a file inside {folder}")
+        home = folder / parsed.runner_folder
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not (home / name).is_file():
+            _refuse(path, "runner", f"{name!r} isn't a file inside {home}")
     return LanguageSpec(
         language=parsed.language,
         root=folder.resolve(),
@@ -111,6 +149,7 @@ def read_language(folder: Path) -> LanguageSpec:
         visible_command=tuple(parsed.test.visible_command),
         report_format=parsed.test.report_format,
         runner=tuple(parsed.runner),
+        runner_folder=parsed.runner_folder,
         timeout_s=parsed.limits.timeout_s,
         memory_mb=parsed.limits.memory_mb,
         num_pids=parsed.limits.num_pids,
@@ -118,7 +157,8 @@ def read_language(folder: Path) -> LanguageSpec:
         protected_globs=tuple(parsed.protected_globs),
         ignored_globs=tuple(parsed.ignored_globs),
         requires=tuple(parsed.requires),
-        image=parsed.image,
+        image=parsed.image.model_dump(exclude_none=True),
+        hello=HelloSpec(**parsed.hello.model_dump()) if parsed.hello else None,
     )
 
 

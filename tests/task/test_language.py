@@ -55,6 +55,21 @@ def test_a_broken_language_file_is_one_line_with_file_and_key(old: str, new: str
     assert "\n" not in str(caught.value) and "sandbox.toml" in str(caught.value)
 
 
+def test_a_runner_may_lie_in_a_folder_beside_the_language(tmp_path: Path) -> None:
+    toml = TOML.replace("requires", 'runner_folder = "../shared"\nrequires')
+    with pytest.raises(ConfigError, match=r"runner: 'run\.sh'"):
+        read_language(write_language(tmp_path, toml))
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "run.sh").write_text("exit 0\n")
+    assert read_language(tmp_path / "lisp").runner_dir == (tmp_path / "shared").resolve()
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "../..", "../a/b", "tests", ".."])
+def test_a_runner_lies_nowhere_else(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="runner_folder"):
+        read_language(write_language(tmp_path, TOML.replace("requires", f'runner_folder = "{folder}"\nrequires')))
+
+
 def test_a_root_without_languages_is_an_error(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
         with pytest.raises(ConfigError):

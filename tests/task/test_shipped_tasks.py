@@ -59,16 +59,10 @@ def test_every_hidden_test_file_is_protected(task_id: str) -> None:
     assert all(language.is_protected(path) for path in paths)
 
 
-def test_there_is_a_task_in_every_language() -> None:
-    assert {task.language for task in TASKS} == set(LANGUAGES)
+def test_every_task_is_in_a_language_that_ships() -> None:
+    assert {task.language for task in TASKS} <= set(LANGUAGES)
 
 
-@pytest.mark.parametrize(("one", "other"), [("javascript/run_tests.js", "typescript/run_tests.js")])
-def test_shared_runners_are_the_same_file(one: str, other: str) -> None:
-    assert (ROOT / "sandboxes" / one).read_bytes() == (ROOT / "sandboxes" / other).read_bytes()
-
-
-def test_c_and_cpp_share_a_runner_and_a_test_header() -> None:
-    runners = {(ROOT / "sandboxes" / language / "run_tests.sh").read_bytes() for language in ("c", "cpp")}
-    headers = {path.read_bytes() for path in (ROOT / "tasks").rglob("tap.h")}
-    assert len(runners) == len(headers) == 1
+def test_the_test_header_of_the_tasks_in_c_is_the_one_that_the_runner_offers() -> None:
+    copies = {path.read_bytes() for path in (ROOT / "tasks").rglob("tap.h")}
+    assert copies == {(ROOT / "sandboxes/tap/tap.h").read_bytes()}

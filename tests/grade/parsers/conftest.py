@@ -28,7 +28,9 @@ def run_tests(tmp_path: Path) -> Callable[[str, dict[str, str]], tuple[int, Pars
             (tmp_path / "repository" / path).write_text(text)
         report, nonce = tmp_path / "report", tmp_path / "nonce"
         nonce.write_text(NONCE + "\n")
-        argv = fill_command(language.test_command, report=str(report), nonce=str(nonce), runner=str(language.root))
+        argv = fill_command(
+            language.test_command, report=str(report), nonce=str(nonce), runner=str(language.runner_dir)
+        )
         own = {"CARGO_TARGET_DIR": str(tmp_path / "target"), "GOCACHE": str(tmp_path / "go")}
         environment = dict(os.environ) | language.env | {key: own[key] for key in own.keys() & language.env.keys()}
         result = subprocess.run(

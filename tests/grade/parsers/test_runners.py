@@ -114,7 +114,7 @@ LEAVE: dict[str, tuple[str, str, str]] = {
     "ruby": ("tests/test_m.rb", "raise('x')", "exit!(0)"),
     "php": ("tests/MTest.php", "$this->assertTrue(false)", "exit(0)"),
 }
-EACH = pytest.mark.parametrize("name", sorted(LANGUAGES))
+EACH = pytest.mark.parametrize("name", sorted(MIXED))
 
 
 @EACH

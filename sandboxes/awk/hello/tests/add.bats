@@ -1,0 +1,11 @@
+add() {
+  echo "$1 $2" | gawk -f src/add.awk
+}
+
+@test "adds" {
+  [ "$(add 2 3)" -eq 5 ]
+}
+
+@test "adds nothing" {
+  [ "$(add 2 0)" -eq 2 ]
+}

@@ -1,0 +1,6 @@
+#include "add.h"
+
+int add(int a, int b)
+{
+    return a - b;
+}

@@ -1,0 +1,5 @@
+package hello
+
+func Add(a, b int) int {
+	return a - b
+}

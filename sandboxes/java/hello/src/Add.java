@@ -1,0 +1,5 @@
+final class Add {
+    static int add(int a, int b) {
+        return a - b;
+    }
+}

@@ -1,0 +1,6 @@
+<?php
+
+function add(int $a, int $b): int
+{
+    return $a - $b;
+}

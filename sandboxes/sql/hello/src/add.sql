@@ -1,0 +1,2 @@
+CREATE TABLE pairs (a INTEGER NOT NULL, b INTEGER NOT NULL);
+CREATE VIEW sums AS SELECT a, b, a - b AS total FROM pairs;

@@ -1,0 +1,3 @@
+proc add {a b} {
+    return [expr {$a - $b}]
+}
