@@ -175,8 +175,8 @@ class ColdStartConfig(Section):
     seed: int = 0
     num_demonstrations: int = Field(default=3000, ge=1, description="episodes of the expert, in the sandbox")
     num_documents: int = Field(default=6000, ge=1, description="issues with their right sources")
-    num_drills: int = Field(default=6000, ge=1, description="made-up lines to be copied")
-    steps: int = Field(default=600, ge=1)
+    num_drills: int = Field(default=6000, ge=1, description="made-up functions to be copied")
+    steps: int = Field(default=700, ge=1)
     lr: float = Field(default=6e-3, gt=0)
     warmup_steps: int = Field(default=20, ge=1)
     examples_per_step: int = Field(default=16, ge=1, description="of each of the three sorts")

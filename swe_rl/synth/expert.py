@@ -1,8 +1,8 @@
-"""The demonstrator of the family: it knows the protocol and the slot, and not which choice is right.
+"""The demonstrator of the family: it knows the protocol and the slot, and seldom reads which choice is right.
 
-It reads the file, puts one of the slot's other choices in, drawn uniformly whatever the issue says, perhaps runs the
-tests, perhaps tries again, and submits. What it shows is how to work; which repair fits which issue is left to
-reinforcement learning.
+It views the file, puts one of the slot's other choices in, perhaps runs the tests, perhaps tries again, and submits.
+It takes the choice that the issue asks for `INFORMED_SHARE` of the time and else draws uniformly: what it shows is how
+to work, and which repair fits which issue is left to reinforcement learning.
 """
 
 import json
@@ -14,6 +14,7 @@ from swe_rl.errors import TaskError
 from swe_rl.synth.family import SynthTask
 
 FIRST_WORDS = ("I read the file.", "Look at the source.", "Open the file first.")
+INFORMED_SHARE = 0.15
 TEST_SHARE = 0.6
 RETRY_SHARE = 0.6
 
@@ -56,6 +57,8 @@ class Expert:
         rng = Random(f"{self._seed}/{session_id}")
         untried = list(task.alternatives)
         rng.shuffle(untried)
+        if rng.random() < INFORMED_SHARE:
+            untried.sort(key=task.fixed_line.__eq__)  # the last is tried first
         self._progress[session_id] = _Progress(task, rng, task.broken_line, untried)
         return rng.choice(FIRST_WORDS) + _call("view", path=task.source_path)
 
