@@ -1,4 +1,4 @@
-"""The command line of one sandboxed command, and what its end means.
+"""The arguments of bwrap, and one command alone in a sandbox: its command line, and what its end means.
 
     sh: limits, enter the control group -> bwrap: namespaces and mounts -> sh (pid 1): cd, wait -> the command
 
@@ -49,14 +49,30 @@ class BwrapCommand:
         self._confinement = confinement
         self._environment = dict(environment) or default_environment()
 
+    @property
+    def bwrap(self) -> str:
+        return self._bwrap[0]
+
+    @property
+    def confinement(self) -> Confinement:
+        return self._confinement
+
+    def holder_arguments(self, root: Path) -> list[str]:
+        """bwrap's, for the namespaces of a session that commands join."""
+        return [*self._bwrap[1:], *_session_binds(root), "--remount-ro", "/"]
+
+    def environment(self, command: Command, spec: SandboxSpec) -> dict[str, str]:
+        """What the command sees; its own variables win over the session's, those over the language's."""
+        return self._environment | dict(spec.env) | dict(command.env)
+
     def argv(self, command: Command, root: Path, spec: SandboxSpec, cgroup: Cgroup | None, status_fd: int) -> list[str]:
-        """`root` is the session's host directory."""
-        binds = ["--bind", f"{root}/tmp", "/tmp", "--bind", f"{root}/workspace", WORKDIR]
+        """A command alone in namespaces of its own. `root` is the session's host directory."""
+        binds = [*self._confinement.alone, *_session_binds(root)]
         if command.report_dir is not None:
             binds += ["--bind", str(command.report_dir), REPORT_DIR]
         if command.runner_dir is not None:
             binds += ["--ro-bind", str(command.runner_dir), RUNNER_DIR]
-        for name, value in (self._environment | dict(spec.env) | dict(command.env)).items():
+        for name, value in self.environment(command, spec).items():
             binds += ["--setenv", name, value]
         cwd = "/".join((WORKDIR, *relative_parts(command.cwd)))
         status = ["--json-status-fd", str(status_fd), "--remount-ro", "/"]
@@ -132,6 +148,10 @@ def explain_refusal(message: str) -> str:
             "seccomp=unconfined --security-opt apparmor=unconfined, or use the docker backend"
         )
     return f"{message}; {advice}"
+
+
+def _session_binds(root: Path) -> list[str]:
+    return ["--bind", f"{root}/tmp", "/tmp", "--bind", f"{root}/workspace", WORKDIR]
 
 
 def _outer(spec: SandboxSpec, cgroup: Cgroup | None, filter_file: Path | None) -> str:

@@ -43,3 +43,24 @@ class Capture:
         seen = bytes(self._head) + b"".join(self._tail)
         marker = f"\n[... {self.truncated_bytes} bytes left out ...]\n".encode() if self._has_marker else b""
         return seen[: self._head_room] + marker + seen[-self._tail_room :]
+
+
+class Tail:
+    """The last `limit_bytes` of a stream, to be read from any offset while it grows."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held = bytearray()
+        self.total_bytes = 0
+
+    def feed(self, chunk: bytes) -> None:
+        self.total_bytes += len(chunk)
+        self._held += chunk[-self._limit_bytes :]
+        if len(self._held) > 2 * self._limit_bytes:  # not at every chunk: cutting the front moves the rest
+            del self._held[: -self._limit_bytes]
+
+    def read(self, offset: int, limit: int) -> tuple[bytes, int]:
+        """At most `limit` bytes, and where they begin: at `offset`, or later where that is no longer held."""
+        first = self.total_bytes - len(self._held)
+        begin = min(max(offset, first), self.total_bytes)
+        return bytes(self._held[begin - first : begin - first + limit]), begin

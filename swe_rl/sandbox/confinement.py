@@ -2,8 +2,9 @@
 
 An unprivileged service uses a user namespace, in which the command has the service's own host identity. A service that
 is root must not: host root without capabilities still owns /dev/null and may write /proc/sys. It builds the mounts
-as root instead; the command then becomes USER_ID for good. Only pid 1, a shell of ours, stays root: the kernel doesn't
-deliver bwrap's --die-with-parent across users. The command has no capabilities, no_new_privs and a seccomp filter.
+as root instead; the command then becomes USER_ID for good. Only pid 1, a program of ours, stays root: the kernel
+doesn't deliver bwrap's --die-with-parent across users. The command has no capabilities, no_new_privs and a filter of
+system calls.
 """
 
 import os
@@ -21,38 +22,44 @@ FILTER_FD = 9
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """`owner`: the host user to whom a session's files belong, None for the service's own. `drop`: comes before the
-    command. `filter_file`: is opened as FILTER_FD."""
+    """`arguments`: for every sandbox; `alone`: more of them for one that is made for a single command, which gets rid
+    of its rights by `drop`. `owner`: the host user to whom a session's files belong and whom its commands become, None
+    for the service's own. `filter_file` holds `program` and is opened as FILTER_FD."""
 
     arguments: tuple[str, ...]
+    alone: tuple[str, ...]
     drop: tuple[str, ...]
     owner: int | None
     filter_file: Path | None
+    program: bytes | None
 
 
 def choose_confinement(bwrap: str, home: Path) -> Confinement:
     """Writes the filter below `home`. Raises SandboxUnavailableError where root can't become another user."""
     arguments = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-    arguments += ["--die-with-parent", "--new-session", "--clearenv", "--as-pid-1", "--hostname", "sandbox"]
+    arguments += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
+    alone = ["--as-pid-1"]
     program = build_filter()
     filter_file = home / "seccomp.bpf" if program is not None else None
     if program is not None and filter_file is not None:
         filter_file.write_bytes(program)
-        arguments += ["--seccomp", str(FILTER_FD)]
+        alone += ["--seccomp", str(FILTER_FD)]
     if os.geteuid() != 0:
         arguments += ["--unshare-user", "--uid", str(USER_ID), "--gid", str(USER_ID)]
+        # Only there: the user namespace in the user namespace that it makes couldn't be joined. The filter forbids more
+        # of them anyway.
         if _has_option(bwrap, "--disable-userns"):
-            arguments.append("--disable-userns")
-        return Confinement(tuple(arguments), (), None, filter_file)
+            alone.append("--disable-userns")
+        return Confinement(tuple(arguments), tuple(alone), (), None, filter_file, program)
     setpriv = shutil.which("setpriv", path="/usr/bin:/bin:/usr/sbin:/sbin")
     if setpriv is None:
         raise SandboxUnavailableError(
             "bubblewrap: root needs `setpriv` to give up its rights; install util-linux, or run as another user"
         )
-    arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    alone += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     user = str(USER_ID)
     drop = (setpriv, "--reuid", user, "--regid", user, "--clear-groups", "--inh-caps=-all", "--no-new-privs", "--")
-    return Confinement(tuple(arguments), drop, USER_ID, filter_file)
+    return Confinement(tuple(arguments), tuple(alone), drop, USER_ID, filter_file, program)
 
 
 def _has_option(bwrap: str, option: str) -> bool:

@@ -6,6 +6,7 @@ process isolates, and how its tree is killed, is the caller's business.
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import subprocess
 import time
@@ -147,15 +148,25 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
     return True
 
 
-def _start(argv: Sequence[str], stdin: bytes, status_fd: int) -> subprocess.Popen[bytes]:
-    source = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+def open_stdin(data: bytes) -> int:
+    """A descriptor from which a command reads `data`: a memory file, so that nothing is pumped or can deadlock."""
+    if not data:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    source = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        if stdin:  # a memory file instead of a pipe: nothing has to be pumped, and nothing can deadlock
-            os.close(source)
-            source = os.memfd_create("stdin", os.MFD_CLOEXEC)
-            with open(source, "wb", closefd=False) as file:
-                file.write(stdin)
-            os.lseek(source, 0, os.SEEK_SET)
+        with open(source, "wb", closefd=False) as file:
+            file.write(data)
+        os.lseek(source, 0, os.SEEK_SET)
+        fcntl.fcntl(source, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    except BaseException:
+        os.close(source)
+        raise
+    return source
+
+
+def _start(argv: Sequence[str], stdin: bytes, status_fd: int) -> subprocess.Popen[bytes]:
+    source = open_stdin(stdin)
+    try:
         return subprocess.Popen(
             argv,
             stdin=source,

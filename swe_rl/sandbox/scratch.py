@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from swe_rl.errors import SandboxUnavailableError
+from swe_rl.sandbox.disk import unmount_below
 from swe_rl.sandbox.tree import remove_tree
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class ScratchDir:
     def close(self) -> None:
         """Safe to call twice."""
         if self._lock >= 0:
+            unmount_below(self.path)
             remove_tree(self.path)
             os.close(self._lock)
             self._lock = -1
@@ -58,6 +60,7 @@ def remove_abandoned(parent: Path) -> int:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 logger.info("removing %s, left by a process that has ended", lock.parent)
+                unmount_below(lock.parent)
                 remove_tree(lock.parent)
                 count += 1
             finally:

@@ -117,21 +117,6 @@ def take_over(source: Path, target: Path, owner: int | None = None) -> None:
                 os.lchown(os.path.join(directory, name), owner, owner)
 
 
-def copy_tree(source: Path, target: Path) -> None:
-    """An independent copy of an untrusted directory: files, links and directories, nothing else; `target` is made."""
-    target.mkdir()
-    for directory, names, leaves in os.walk(source):
-        there = target / os.path.relpath(directory, source)
-        for name in names + leaves:
-            found = os.lstat(os.path.join(directory, name))
-            if stat.S_ISLNK(found.st_mode):
-                os.symlink(os.readlink(os.path.join(directory, name)), there / name)
-            elif stat.S_ISDIR(found.st_mode):
-                (there / name).mkdir()
-            elif stat.S_ISREG(found.st_mode):
-                shutil.copy(os.path.join(directory, name), there / name, follow_symlinks=False)
-
-
 def lay_repository(root: Path, tree: dict[str, FileEntry]) -> None:
     """Makes `root` a git repository whose only commit holds exactly `tree`; the same tree gives the same commit."""
     git = root / ".git"

@@ -48,10 +48,14 @@ if os.fork() == 0:
     assert (await run("cat README.md")).stdout == b"hello\n"
 
 
-async def test_what_a_finished_command_left_running_is_dead(run: Run, is_alive: IsAlive) -> None:
+async def test_what_a_finished_command_left_running_lives_until_the_sandbox_closes(
+    sandbox: Sandbox, run: Run, is_alive: IsAlive
+) -> None:
     mark = a_mark()
     result = await run(f"setsid sleep {mark} >/dev/null 2>&1 & (setsid sleep {mark} &) ; echo done")
     assert (result.stdout, result.exit_code) == (b"done\n", 0)
+    assert is_alive(mark)
+    await sandbox.close()
     assert not is_alive(mark)
 
 
