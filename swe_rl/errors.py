@@ -16,8 +16,10 @@ SweRlError
     ├── SandboxUnavailableError (ConnectionError)  service, engine or kernel feature doesn't answer
     ├── SandboxTimeoutError     (TimeoutError)     an operation of the environment itself ran too long
     ├── SessionNotFoundError    (LookupError)
+    ├── ResourceNotFoundError   (LookupError)      no such process, snapshot or lease
     ├── PathError               (ValueError)       a path outside the working directory, or of a wrong kind
     └── CapacityError                              no room for one more session now
+        └── RateLimitError                         too many calls now; nothing was done, repeat it later
 """
 
 
@@ -85,9 +87,19 @@ class SessionNotFoundError(SandboxError, LookupError):
     """No live session has this id."""
 
 
+class ResourceNotFoundError(SandboxError, LookupError):
+    """No process, snapshot or lease has this id."""
+
+
 class PathError(SandboxError, ValueError):
     """A path outside the working directory, or of a wrong kind."""
 
 
 class CapacityError(SandboxError):
-    """No room for one more session now; try again later."""
+    """No room for one more session now; try again after `retry_after_s` seconds."""
+
+    retry_after_s: float = 1.0
+
+
+class RateLimitError(CapacityError):
+    """Too many calls now: nothing was done, so any call may be repeated later."""

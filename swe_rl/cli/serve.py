@@ -3,11 +3,16 @@ to stop; `inference` serves a policy."""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swe_rl.cli import serve_inference
 from swe_rl.client import TOKEN_VARIABLE
 
+if TYPE_CHECKING:
+    from swe_rl.service.tokens import Tokens
+
 HELP = "run a service: sandbox or inference"
+JOURNAL_VARIABLE = "SWE_RL_JOURNAL_URL"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,12 +25,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sandbox.add_argument("--languages", type=Path, default=Path("sandboxes"), metavar="DIR", help="default: sandboxes")
     sandbox.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     sandbox.add_argument("--port", type=int, default=0, help="0 (default): a free one")
-    sandbox.add_argument("--backend", choices=("auto", "bubblewrap", "docker"), default="auto")
-    sandbox.add_argument("--max-sessions", type=int, default=256, metavar="N", help="sessions at once (default: 256)")
-    sandbox.add_argument("--grade-concurrency", type=int, default=4, metavar="N", help="gradings at once (default: 4)")
+    sandbox.add_argument("--backend", choices=("auto", "bubblewrap", "docker", "docker-runsc"), default="auto")
     sandbox.add_argument("--scratch-dir", type=Path, metavar="DIR", help="default: below /dev/shm, else the temporary")
+    _add_bounds(sandbox)
+    sandbox.add_argument(
+        "--tokens", type=Path, metavar="FILE", help=f"TOML of tokens with quotas (default: the one in {TOKEN_VARIABLE})"
+    )
+    sandbox.add_argument(
+        "--journal", metavar="URL", help=f"database that records sessions and verdicts (default: {JOURNAL_VARIABLE})"
+    )
+    sandbox.add_argument("--log-format", choices=("text", "json"), default="text", help="default: text")
     inference = verbs.add_parser("inference", help=serve_inference.HELP)
     serve_inference.add_arguments(inference)
+
+
+def _add_bounds(parser: argparse.ArgumentParser) -> None:
+    def add(flag: str, default: int, text: str) -> None:
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default: {default})")
+
+    add("--max-sessions", 256, "sessions at once")
+    add("--max-commands", 512, "commands at once")
+    add("--grade-concurrency", 4, "gradings at once")
+    add("--pool-size", 16, "sandboxes made ahead of time, at most; 0: none")
+    add("--min-free-mb", 512, "no new session while less is free below the scratch directory")
+    add("--drain-s", 10, "seconds that sessions get to end at SIGTERM")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,37 +56,62 @@ def run(args: argparse.Namespace) -> int:
     if args.service == "inference":
         return serve_inference.run(args)
     import asyncio
+
+    return asyncio.run(_serve_sandbox(args))
+
+
+async def _serve_sandbox(args: argparse.Namespace) -> int:
+    import json
     import os
 
-    return asyncio.run(_serve_sandbox(args, os.environ.get(TOKEN_VARIABLE, "")))
-
-
-async def _serve_sandbox(args: argparse.Namespace, token: str) -> int:
-    import json
-
-    from swe_rl.errors import ConfigError
     from swe_rl.sandbox.backend import default_scratch_dir, open_backend
     from swe_rl.service.app import create_app
+    from swe_rl.service.logs import log_as_json
     from swe_rl.service.server import serve
+    from swe_rl.service.service import ServiceOptions
     from swe_rl.task.language import read_languages
     from swe_rl.task.taskset import TaskSet
 
-    if not token:
-        raise ConfigError(f"serve sandbox: no token; set {TOKEN_VARIABLE} to a secret that callers share")
+    if args.log_format == "json":
+        log_as_json()
+    tokens = _tokens(args.tokens)
     languages, tasks = read_languages(args.languages), TaskSet.load(args.tasks)
     scratch_dir = args.scratch_dir or default_scratch_dir()
-    backend = await open_backend(args.backend, languages, scratch_dir)
-    app = create_app(
-        backend=backend,
-        languages=languages,
-        tasks=tasks,
-        token=token,
-        max_sessions=args.max_sessions,
-        grade_concurrency=args.grade_concurrency,
-        scratch_dir=scratch_dir,
+    options = ServiceOptions(
+        max_commands=args.max_commands,
+        pool_size=args.pool_size,
+        min_free_mb=args.min_free_mb,
+        journal_url=args.journal if args.journal is not None else os.environ.get(JOURNAL_VARIABLE, ""),
     )
+    backend = await open_backend(args.backend, languages, scratch_dir)
     try:
-        await serve(app, args.host, args.port, lambda url: print(json.dumps({"url": url}), flush=True))
+        app = create_app(
+            backend=backend,
+            languages=languages,
+            tasks=tasks,
+            token=tokens,
+            max_sessions=args.max_sessions,
+            grade_concurrency=args.grade_concurrency,
+            scratch_dir=scratch_dir,
+            options=options,
+        )
+        await serve(
+            app, args.host, args.port, lambda url: print(json.dumps({"url": url}), flush=True), drain_s=args.drain_s
+        )
     finally:
         await backend.close()
     return 0
+
+
+def _tokens(file: Path | None) -> "Tokens":
+    import os
+
+    from swe_rl.errors import ConfigError
+    from swe_rl.service.tokens import Tokens, read_tokens, single_token
+
+    if file is not None:
+        return Tokens(read_tokens(file))
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        raise ConfigError(f"serve sandbox: no token; set {TOKEN_VARIABLE} to a secret that callers share")
+    return single_token(token)

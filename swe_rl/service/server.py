@@ -1,7 +1,12 @@
-"""Runs an app under uvicorn on an address that is known before the first call: the socket is bound first."""
+"""Runs an app under uvicorn on an address that is known before the first call: the socket is bound first.
+
+The first SIGTERM or SIGINT drains: no new sessions, those that live are served until they end or the deadline comes.
+A second one ends the service at once.
+"""
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,6 +15,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from swe_rl.errors import ConfigError, SandboxUnavailableError
+from swe_rl.service.service import Service
+
+logger = logging.getLogger(__name__)
 
 SHUTDOWN_GRACE_S = 5
 
@@ -29,18 +37,44 @@ class _Server(uvicorn.Server):
         yield  # uvicorn's own would raise the signal again after the shutdown, and hide that it went well
 
 
-async def serve(app: FastAPI, host: str, port: int, on_ready: Callable[[str], None]) -> None:
+class _Drain:
+    """What a signal does to a server."""
+
+    def __init__(self, server: _Server, service: Service, drain_s: float) -> None:
+        self._server, self._service, self._drain_s = server, service, drain_s
+        self._task: asyncio.Task[None] | None = None
+
+    def on_signal(self) -> None:
+        if self._task is None and self._drain_s > 0:
+            self._task = asyncio.create_task(self._drain())
+        else:
+            self._server.should_exit = True
+
+    async def _drain(self) -> None:
+        self._service.begin_drain()
+        num_sessions = len(self._service.sessions)
+        if num_sessions:
+            logger.info("draining: %d sessions live; waiting up to %g s", num_sessions, self._drain_s)
+        if not await self._service.sessions.wait_empty(self._drain_s):
+            logger.info("draining: %d sessions are ended at the deadline", len(self._service.sessions))
+        self._server.should_exit = True
+
+
+async def serve(app: FastAPI, host: str, port: int, on_ready: Callable[[str], None], drain_s: float = 0.0) -> None:
     """Serves until SIGINT or SIGTERM; `on_ready` gets the URL. Raises ConfigError if the address can't be bound."""
     loop = asyncio.get_running_loop()
     with _bind(host, port) as bound:
         server = _Server(_config(app), lambda: on_ready(_url(bound)))
+        drain = _Drain(server, app.state.service, drain_s)
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, server.handle_exit, number, None)
+            loop.add_signal_handler(number, drain.on_signal)
         try:
             await server.serve([bound])
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+        if not server.started:
+            raise SandboxUnavailableError("sandbox service: ended while it was starting; its log says why")
 
 
 @contextlib.asynccontextmanager
@@ -68,6 +102,7 @@ def _config(app: FastAPI) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         lifespan="on",
+        server_header=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
         backlog=1024,

@@ -1,231 +1,244 @@
-"""The live sessions: each one sandbox of one task, leased to a caller for as long as it keeps calling.
+"""The live sessions: each one sandbox, leased to a caller for as long as it keeps calling.
 
-A lease is renewed by every call and never ends while a call runs; the reaper closes what has expired. Nothing here
-knows HTTP, and no method gives hidden tests or solutions away.
+A session is made where there is room for it, within its owner's quota, while the disk has space and the service isn't
+shutting down. Every call renews it; the reaper ends what has expired, and every end has a reason. A session belongs to
+the token that made it: for others it isn't there. Nothing here knows HTTP.
 """
 
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from uuid import uuid4
 
-from swe_rl.errors import CapacityError, PatchError, PathError, SandboxUnavailableError, SessionNotFoundError
-from swe_rl.grade.grader import Grader, task_limits
-from swe_rl.grade.patch import make_patch
-from swe_rl.sandbox.base import RUNNER_DIR, Backend, Command, CommandResult, FileEntry, Sandbox, SandboxSpec
-from swe_rl.sandbox.tree import read_tree
-from swe_rl.task.language import LanguageSpec, fill_command
-from swe_rl.task.spec import TaskSpec
-from swe_rl.task.taskset import TaskSet
-from swe_rl.verdict import Outcome, TestCounts, Verdict
+from swe_rl.errors import (
+    CapacityError,
+    PathError,
+    SandboxError,
+    SandboxTimeoutError,
+    SandboxUnavailableError,
+    SessionNotFoundError,
+)
+from swe_rl.sandbox.base import Command
+from swe_rl.service.blueprint import Blueprint
+from swe_rl.service.journal import Journal
+from swe_rl.service.metrics import ServiceMetrics
+from swe_rl.service.pool import Pool
+from swe_rl.service.session import Session, Terms
+from swe_rl.service.tokens import Token
 
 logger = logging.getLogger(__name__)
 
-REAP_EVERY_S = 1.0
-SLACK_S = 60.0
-MAX_HELD_TREES = 512
+CLOSE_ATTEMPTS = 3
+PROBE_S = 10.0
+MAX_REMEMBERED = 4096
+_NOT_ITS_DEATH = (PathError, CapacityError, SandboxTimeoutError)
 
 
-@dataclass
-class Session:
-    """One live sandbox, and what has been decided about it."""
-
-    session_id: str
-    task: TaskSpec
-    sandbox: Sandbox
-    base: Mapping[str, FileEntry]
-    ttl_s: float
-    expires_at: float
-    num_calls: int = 0
-    grading: "asyncio.Task[Verdict] | None" = None
-    idempotency_key: str | None = None
-
-    @property
-    def expires_in_s(self) -> float:
-        return max(0.0, self.expires_at - time.monotonic())
-
-    @property
-    def is_expired(self) -> bool:
-        return self.num_calls == 0 and time.monotonic() >= self.expires_at
-
-
-@dataclass
 class Sessions:
-    """Makes, finds and ends sessions; `languages` must have every task's language."""
+    """Makes, finds and ends sessions. `disk_problem` says in one line why the disk forbids a new one, else it is ''."""
 
-    backend: Backend
-    tasks: TaskSet
-    languages: Mapping[str, LanguageSpec]
-    grader: Grader
-    max_sessions: int = 256
-    _live: dict[str, Session] = field(default_factory=dict)
-    _creating: "dict[str, asyncio.Task[Session]]" = field(default_factory=dict)
-    _trees: dict[str, Mapping[str, FileEntry]] = field(default_factory=dict)
-    _num_pending: int = 0
-    _is_draining: bool = False
+    def __init__(
+        self,
+        pool: Pool,
+        metrics: ServiceMetrics,
+        journal: Journal,
+        max_sessions: int,
+        disk_problem: Callable[[], str],
+    ) -> None:
+        self.max_sessions = max_sessions
+        self.is_draining = False
+        self._pool = pool
+        self._metrics = metrics
+        self._journal = journal
+        self._disk_problem = disk_problem
+        self._live: dict[str, Session] = {}
+        self._closing: dict[str, asyncio.Task[None]] = {}
+        self._ended: OrderedDict[str, str] = OrderedDict()
+        self._num_pending: Counter[str] = Counter()
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._emptied = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._live)
 
-    def list(self) -> list[Session]:
-        return list(self._live.values())
+    def is_alive(self, session_id: str) -> bool:
+        return session_id in self._live
 
-    def find(self, session_id: str) -> Session:
-        """Raises SessionNotFoundError."""
-        try:
-            return self._live[session_id]
-        except KeyError:
-            raise SessionNotFoundError(
-                f"session {session_id!r}: not alive; it was closed, has expired, or never was"
-            ) from None
+    def select(self, owner: str | None = None, lease_id: str | None = None) -> list[Session]:
+        """All, or those of an owner, or of one of its leases."""
+        return [
+            s for s in self._live.values() if owner in (None, s.terms.owner) and lease_id in (None, s.terms.lease_id)
+        ]
+
+    def find(self, session_id: str, owner: str | None) -> Session:
+        """`owner` None: whoever made it. Raises SessionNotFoundError, with the reason of its end if that is known."""
+        session = self._live.get(session_id)
+        if session is None or owner not in (None, session.terms.owner):
+            how = self._ended.get(session_id, "") if session is None else ""
+            what = f"it ended: {how}" if how else "it was closed, has expired, or never was"
+            raise SessionNotFoundError(f"session {session_id!r}: not alive; {what}")
+        return session
 
     @asynccontextmanager
-    async def use(self, session_id: str) -> AsyncIterator[Session]:
-        """The session for the length of one call: it can't expire meanwhile, and its lease starts anew."""
-        session = self.find(session_id)
+    async def use(self, session_id: str, owner: str | None) -> AsyncIterator[Session]:
+        """The session for the length of one call: it can't expire meanwhile, and its lifetime starts anew.
+
+        Where the call meets a fault, the session is probed; one whose sandbox has died ends as "lost".
+        """
+        session = self.find(session_id, owner)
         session.num_calls += 1
         try:
             yield session
+        except SandboxError as error:
+            if not isinstance(error, _NOT_ITS_DEATH):
+                self._probe_soon(session)
+            raise
         finally:
             session.num_calls -= 1
-            session.expires_at = time.monotonic() + session.ttl_s
+            session.renew()
 
-    async def create(self, task_id: str, ttl_s: float, idempotency_key: str | None) -> Session:
-        """The same key gives the same session while it lives. Raises TaskError, CapacityError or SandboxError."""
-        if idempotency_key is None:
-            return await self._create(task_id, ttl_s, None)
-        creation = self._creating.get(idempotency_key)
-        if creation is None:
-            creation = asyncio.create_task(self._create(task_id, ttl_s, idempotency_key))
-            self._creating[idempotency_key] = creation
-        try:
-            return await asyncio.shield(creation)
-        except Exception:
-            self._creating.pop(idempotency_key, None)
-            raise
+    async def open(self, blueprint: Blueprint, terms: Terms, quota: Token, count: int = 1) -> list[Session]:
+        """`count` sessions, or none. Raises CapacityError, SandboxUnavailableError (shutting down) or SandboxError."""
+        with self._room(quota, count):
+            making = [asyncio.create_task(self._open_one(blueprint, terms)) for _ in range(count)]
+            try:
+                sessions = list(await asyncio.gather(*making))
+            except BaseException:
+                await asyncio.shield(self._abandon(making))
+                raise
+        if self.is_draining:
+            await asyncio.gather(*(self.close(session.session_id, "drained") for session in sessions))
+            raise _draining()
+        return sessions
 
-    async def run_visible_tests(self, session: Session) -> CommandResult:
-        """The tests that the agent may see, with the language's runner at /runner."""
-        language = self.languages[session.task.language]
-        limits = task_limits(session.task, language)
-        argv = session.task.visible_command or language.visible_command
-        command = Command(
-            argv=fill_command(argv, report="/tmp/visible.report", runner=RUNNER_DIR, nonce="/tmp/visible.nonce"),
-            env=language.env,
-            timeout_s=limits.timeout_s,
-            runner_dir=language.runner_dir,
-        )
-        return await session.sandbox.run(command)
-
-    async def capture_patch(self, session: Session) -> str:
-        """The difference between the base and the working directory, computed on the host. Raises PathError."""
-        language = self.languages[session.task.language]
-        tree = await session.sandbox.read_tree()
-        return await asyncio.to_thread(make_patch, session.base, tree, language.ignored_globs)
-
-    async def grade(self, session: Session) -> Verdict:
-        """Grades once: a repeated call gives the first verdict, except where the environment failed."""
-        earlier = session.grading
-        if earlier is None or (earlier.done() and not _is_final(earlier)):
-            earlier = session.grading = asyncio.create_task(self._grade(session))
-        return await asyncio.shield(earlier)
-
-    async def close(self, session_id: str) -> None:
-        """Nothing happens where no such session lives."""
+    async def close(self, session_id: str, reason: str = "closed") -> None:
+        """Returns when its sandbox is gone, whoever asked first. Nothing happens where no such session lives."""
         session = self._live.pop(session_id, None)
-        if session is None:
-            return
-        if session.idempotency_key is not None:
-            self._creating.pop(session.idempotency_key, None)
-        if session.grading is not None and not session.grading.done():
-            session.grading.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await session.grading
-        await session.sandbox.close()
-        logger.info("session %s: closed", session_id)
+        if session is not None:
+            self._closing[session_id] = asyncio.create_task(self._close(session, reason))
+        closing = self._closing.get(session_id)
+        if closing is not None:
+            await asyncio.shield(closing)
 
-    async def reap_forever(self) -> None:
-        """Closes expired sessions until cancelled."""
-        while True:
-            await asyncio.sleep(REAP_EVERY_S)
-            for session in [s for s in self._live.values() if s.is_expired]:
-                logger.info("session %s: expired after %g s without a call", session.session_id, session.ttl_s)
-                try:
-                    await self.close(session.session_id)
-                except Exception:
-                    logger.exception("session %s: can't be closed", session.session_id)
+    async def reap(self) -> None:
+        """Ends what is overdue."""
+        overdue = [(session, reason) for session in self._live.values() if (reason := session.overdue())]
+        for session, reason in overdue:
+            logger.info("session %s: %s", session.session_id, reason, extra={"session_id": session.session_id})
+        await asyncio.gather(*(self.close(session.session_id, reason) for session, reason in overdue))
 
-    async def drain(self) -> None:
-        """Takes no more sessions and closes all that live."""
-        self._is_draining = True
-        results = await asyncio.gather(
-            *(self.close(session_id) for session_id in list(self._live)), return_exceptions=True
-        )
-        for error in (result for result in results if isinstance(result, Exception)):
-            logger.error("a session can't be closed: %s", error)
+    async def wait_empty(self, timeout_s: float) -> bool:
+        """True as soon as no session lives, false when the time is over."""
+        if self._live:
+            self._emptied.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), timeout_s)
+        return not self._live
 
-    async def _create(self, task_id: str, ttl_s: float, idempotency_key: str | None) -> Session:
-        task = self.tasks.get(task_id)
-        if self._is_draining:
-            raise SandboxUnavailableError("sandbox service: shutting down; call another, or wait until it's back")
-        if len(self._live) + self._num_pending >= self.max_sessions:
-            raise CapacityError(f"sandbox service: all {self.max_sessions} sessions are in use; try again later")
-        self._num_pending += 1
+    async def close_all(self) -> None:
+        """Takes no more sessions and ends all that live."""
+        self.is_draining = True
+        ends = [self.close(session_id, "drained") for session_id in list(self._live)]
+        await asyncio.gather(*ends, *self._closing.values(), *self._probes.values(), return_exceptions=True)
+
+    @contextmanager
+    def _room(self, quota: Token, count: int) -> Iterator[None]:
+        if self.is_draining:
+            raise _draining()
+        if problem := self._disk_problem():
+            self._pool.evict()
+            raise CapacityError(problem)
+        mine = self._num_pending[quota.name] + sum(s.terms.owner == quota.name for s in self._live.values())
+        if quota.max_sessions is not None and mine + count > quota.max_sessions:
+            raise CapacityError(
+                f"sandbox service: token {quota.name!r} has {mine} of its {quota.max_sessions} sessions in use; "
+                f"wanted {count} more; close some, or try again later"
+            )
+        used = len(self._live) + self._num_pending.total()
+        if used + count > self.max_sessions:
+            raise CapacityError(
+                f"sandbox service: {used} of all {self.max_sessions} sessions are in use; wanted {count} more; "
+                "try again later"
+            )
+        self._num_pending[quota.name] += count
         try:
-            base = await self._base_tree(task)
-            language = self.languages[task.language]
-            spec = SandboxSpec(task.environment_dir, task.language, task_limits(task, language), language.env)
-            sandbox = await self.backend.create(spec)
+            yield
         finally:
-            self._num_pending -= 1
-        session_id = f"s-{uuid4().hex}"
-        session = Session(
-            session_id, task, sandbox, base, ttl_s, time.monotonic() + ttl_s, idempotency_key=idempotency_key
-        )
-        self._live[session_id] = session
-        logger.info("session %s: task %s in sandbox %s", session_id, task_id, sandbox.sandbox_id)
-        if self._is_draining:
-            await self.close(session_id)
-            raise SandboxUnavailableError("sandbox service: shutting down; call another, or wait until it's back")
+            self._num_pending[quota.name] -= count
+
+    async def _open_one(self, blueprint: Blueprint, terms: Terms) -> Session:
+        sandbox, source = await self._pool.take(blueprint)
+        session = Session(f"s-{uuid4().hex}", blueprint, sandbox, terms)
+        self._live[session.session_id] = session
+        self._metrics.created.labels(source).inc()
+        self._journal.began(session)
+        what = blueprint.task.task_id if blueprint.task else blueprint.language.language
+        logger.info(
+            "session %s: %s in sandbox %s", session.session_id, what, sandbox.sandbox_id,
+            extra={"session_id": session.session_id},
+        )  # fmt: skip
         return session
 
-    async def _base_tree(self, task: TaskSpec) -> Mapping[str, FileEntry]:
-        found = self._trees.get(task.task_id)
-        if found is None:
-            found = await asyncio.to_thread(read_tree, task.environment_dir)
-            while len(self._trees) >= MAX_HELD_TREES:
-                self._trees.pop(next(iter(self._trees)))
-            self._trees[task.task_id] = found
-        return found
+    async def _abandon(self, making: list[asyncio.Task[Session]]) -> None:
+        for task in making:
+            task.cancel()
+        for made in await asyncio.gather(*making, return_exceptions=True):
+            if isinstance(made, Session):
+                await self.close(made.session_id, "abandoned")
 
-    async def _grade(self, session: Session) -> Verdict:
+    async def _close(self, session: Session, reason: str) -> None:
         try:
-            patch = await self.capture_patch(session)
-        except (PathError, PatchError) as error:  # what the agent left can't be a patch: its own doing, not a fault
-            task = session.task
-            return Verdict(
-                Outcome.PATCH_FAILED,
-                0.0,
-                TestCounts(0, len(task.fail_to_pass)),
-                TestCounts(0, len(task.pass_to_pass)),
-                signals={"patch": str(error)},
-            )
-        return _without_words(await self.grader.grade(session.task, patch))
+            if session.grading is not None and not session.grading.done():
+                session.grading.cancel()
+                await asyncio.wait({session.grading})
+            await _close_sandbox(session)
+        except SandboxError:
+            logger.exception("session %s: its sandbox can't be removed", session.session_id)
+        finally:
+            self._forget(session, reason)
+
+    def _forget(self, session: Session, reason: str) -> None:
+        self._closing.pop(session.session_id, None)
+        self._ended[session.session_id] = reason
+        while len(self._ended) > MAX_REMEMBERED:
+            self._ended.popitem(last=False)
+        self._metrics.ended.labels(reason).inc()
+        self._journal.ended(session, reason)
+        if not self._live:
+            self._emptied.set()
+        logger.info(
+            "session %s: ended: %s", session.session_id, reason,
+            extra={"session_id": session.session_id, "reason": reason},
+        )  # fmt: skip
+
+    def _probe_soon(self, session: Session) -> None:
+        if session.session_id in self._live and session.session_id not in self._probes:
+            self._probes[session.session_id] = asyncio.create_task(self._probe(session))
+
+    async def _probe(self, session: Session) -> None:
+        try:
+            async with asyncio.timeout(PROBE_S):
+                await session.sandbox.run(Command(("true",), timeout_s=PROBE_S))
+        except (SandboxError, TimeoutError) as error:
+            logger.warning("session %s: its sandbox is lost: %s", session.session_id, error)
+            await self.close(session.session_id, "lost")
+        finally:
+            self._probes.pop(session.session_id, None)
 
 
-def _without_words(verdict: Verdict) -> Verdict:
-    """A fault keeps its class alone: its words, which the grader has logged, may name hidden files."""
-    fault = verdict.signals.get("fault")
-    if fault is None:
-        return verdict
-    return replace(verdict, signals=verdict.signals | {"fault": str(fault).partition(":")[0]})
+async def _close_sandbox(session: Session) -> None:
+    for attempt in range(1, CLOSE_ATTEMPTS + 1):
+        try:
+            await session.sandbox.close()
+            return
+        except SandboxError:
+            if attempt == CLOSE_ATTEMPTS:
+                raise
+            await asyncio.sleep(0.5 * attempt)
 
 
-def _is_final(grading: "asyncio.Task[Verdict]") -> bool:
-    if grading.cancelled() or grading.exception() is not None:
-        return False
-    return grading.result().outcome is not Outcome.ENVIRONMENT_ERROR
+def _draining() -> SandboxUnavailableError:
+    return SandboxUnavailableError("sandbox service: shutting down; call another, or wait until it's back")

@@ -2,12 +2,14 @@
 
 import asyncio
 
+import httpx
 import pytest
 
 from swe_rl.errors import PathError, SandboxError, SessionNotFoundError, TaskError
 from swe_rl.verdict import Outcome
 from swe_rl.wire import ExecRequest
 
+TOKEN = "the-service's-own-token"
 FIXED = b"def clamp(x, low, high):\n    return min(max(x, low), high)\n"
 WRONG = b"def clamp(x, low, high):\n    return high\n"
 
@@ -43,7 +45,8 @@ async def test_an_untouched_repository_has_an_empty_patch(live) -> None:
 async def test_a_wrong_repair_gets_nothing_and_learns_no_hidden_test(live) -> None:
     info = await live.client.create_session("clamp")
     await live.client.write_file(info.session_id, "src/clamp.py", WRONG)
-    seen = await live.client._call("POST", f"/v1/sessions/{info.session_id}/grade")
+    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
+        seen = await http.post(f"/v1/sessions/{info.session_id}/grade")
     assert seen.json()["reward"] == 0.0
     assert b"secret" not in seen.content
     inside = await live.client.exec(

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from swe_rl import client as client_module
+from swe_rl.client import attempts
 from swe_rl.client import SandboxClient
 from swe_rl.errors import (
     AuthError,
@@ -21,7 +21,7 @@ TOKEN = "the-service's-own-token"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(attempts, "FIRST_DELAY_S", 0.001)
 
 
 class Losing(httpx.AsyncBaseTransport):

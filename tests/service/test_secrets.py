@@ -21,6 +21,7 @@ class NoGrading:
     """A real backend that can't make the sandboxes of gradings, and names a hidden file when it says so."""
 
     name = "no-grading"
+    instance_id = "no-grading"
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -31,6 +32,9 @@ class NoGrading:
         if spec.is_disposable:
             raise SandboxError("no space left: /tasks/clamp/tests/test_hidden_secret.py")
         return await self._backend.create(spec)
+
+    async def reconcile(self) -> int:
+        return await self._backend.reconcile()
 
     async def close(self) -> None:
         await self._backend.close()
