@@ -1,7 +1,8 @@
 """Format `junit`: JUnit XML as most test runners write it, from the report file only.
 
-The id is "<classname>::<name>", or the name alone where there is no class. A testcase with an <error> is an error, with
-a <failure> failed, with <skipped> skipped, else passed. Ours, optional: `<!-- nonce WORD -->` behind the root element.
+The id is "<classname>::<name>", or the name alone where there is no class or it says the same. A testcase with an
+<error> is an error, with a <failure> failed, with <skipped> skipped, else passed. Ours, optional: `<!-- nonce WORD -->`
+behind the root element.
 An XML document that was cut isn't well formed, so it's unparsed; so is one with a document type, which no runner writes
 and which could make the parser expand entities without end.
 """
@@ -49,7 +50,7 @@ def parse_cases(report: bytes | None, name_case: Callable[[ElementTree.Element],
 
 def _name_case(case: ElementTree.Element) -> str:
     name, owner = case.get("name", ""), case.get("classname", "")
-    return f"{owner}::{name}" if owner else name
+    return f"{owner}::{name}" if owner not in ("", name) else name
 
 
 def _read_status(case: ElementTree.Element) -> TestStatus:

@@ -1,0 +1,3 @@
+package Sums is
+   function Add (A, B : Integer) return Integer;
+end Sums;

@@ -1,0 +1,2 @@
+(defun add (a b)
+  (- a b))

@@ -1,0 +1,6 @@
+module sum;
+
+int add(int a, int b)
+{
+    return a - b;
+}

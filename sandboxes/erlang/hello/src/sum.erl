@@ -1,0 +1,5 @@
+-module(sum).
+-export([add/2]).
+
+add(A, B) ->
+    A - B.

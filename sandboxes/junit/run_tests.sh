@@ -1,0 +1,38 @@
+#!/bin/sh
+# Run the tests of a repository by a recipe whose framework writes JUnit XML, and gather its files in one report.
+#     run_tests.sh RECIPE [REPORT NONCE_FILE]
+# RECIPE is run by sh in the repository and puts its *.xml into $XML_DIR; $BUILD is a directory for what it builds, $RUNNER
+# this folder. A run passes if the recipe ends with 0 and reports a test. With a report: all files within one element,
+# closed by a comment with the nonce, whose file is removed before anything of the repository runs. Without: what the
+# recipe says, and a summary. Exit code: 0 all passed, 1 something failed or broke.
+recipe=$1 report=${2:-}
+nonce=
+if [ -n "$report" ]; then IFS= read -r nonce < "$3" && rm -f "$3" || exit 1; fi
+RUNNER=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+unset BASH_ENV ENV CDPATH
+BUILD=$scratch/build XML_DIR=$scratch/xml
+mkdir "$BUILD" "$XML_DIR"
+export BUILD RUNNER XML_DIR
+sh -c "$recipe" > "$scratch/log" 2>&1 < /dev/null
+code=$?
+{
+  echo '<testsuites>'
+  # Each file's own declaration can't stand within the document.
+  find "$XML_DIR" -name '*.xml' -type f | LC_ALL=C sort | while IFS= read -r file; do sed 's/<?xml[^>]*?>//' "$file" && echo; done
+  echo '</testsuites>'
+} > "$scratch/all.xml"
+num_tests=$(grep -o '<testcase[ >]' "$scratch/all.xml" | wc -l)
+[ "$code" -eq 0 ] && [ "$num_tests" -eq 0 ] && code=1
+if [ "$num_tests" -eq 0 ]; then
+  echo "ERROR no test was reported:"
+  head -n 60 "$scratch/log"
+elif [ -n "$report" ]; then
+  { cat "$scratch/all.xml"; printf '<!-- nonce %s -->\n' "$nonce"; } > "$report"
+elif [ "$code" -eq 0 ]; then
+  echo "ok $num_tests passed"
+else
+  head -n 60 "$scratch/log"
+fi
+[ "$code" -eq 0 ]

@@ -1,0 +1,3 @@
+function total = add (a, b)
+  total = a - b;
+endfunction

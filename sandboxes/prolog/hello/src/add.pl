@@ -1,0 +1,1 @@
+add(A, B, Sum) :- Sum is A - B.

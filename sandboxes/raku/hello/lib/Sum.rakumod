@@ -1,0 +1,5 @@
+unit module Sum;
+
+sub add($a, $b) is export {
+    $a - $b
+}

@@ -1,0 +1,1 @@
+fun add (a, b) = a - b;
