@@ -11,6 +11,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import NoReturn
 from uuid import uuid4
 
 from swe_rl.errors import (
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 CLOSE_ATTEMPTS = 3
 PROBE_S = 10.0
 MAX_REMEMBERED = 4096
+_UNKNOWN = "it was closed, has expired, or never was"
 _NOT_ITS_DEATH = (PathError, CapacityError, SandboxTimeoutError)
 
 
@@ -76,23 +78,26 @@ class Sessions:
     def find(self, session_id: str, owner: str | None) -> Session:
         """`owner` None: whoever made it. Raises SessionNotFoundError, with the reason of its end if that is known."""
         session = self._live.get(session_id)
-        if session is None or owner not in (None, session.terms.owner):
-            how = self._ended.get(session_id, "") if session is None else ""
-            what = f"it ended: {how}" if how else "it was closed, has expired, or never was"
-            raise SessionNotFoundError(f"session {session_id!r}: not alive; {what}")
+        if session is None:
+            self._raise_ended(session_id, None)
+        if owner not in (None, session.terms.owner):
+            raise SessionNotFoundError(f"session {session_id!r}: not alive; {_UNKNOWN}")
         return session
 
     @asynccontextmanager
     async def use(self, session_id: str, owner: str | None) -> AsyncIterator[Session]:
         """The session for the length of one call: it can't expire meanwhile, and its lifetime starts anew.
 
-        Where the call meets a fault, the session is probed; one whose sandbox has died ends as "lost".
+        Where the call meets a fault, the session is probed; one whose sandbox has died ends as "lost". A call during
+        which the session ended raises SessionNotFoundError, whatever it met.
         """
         session = self.find(session_id, owner)
         session.num_calls += 1
         try:
             yield session
         except SandboxError as error:
+            if session_id not in self._live:
+                self._raise_ended(session_id, error)
             if not isinstance(error, _NOT_ITS_DEATH):
                 self._probe_soon(session)
             raise
@@ -118,6 +123,7 @@ class Sessions:
         """Returns when its sandbox is gone, whoever asked first. Nothing happens where no such session lives."""
         session = self._live.pop(session_id, None)
         if session is not None:
+            self._ended[session_id] = reason
             self._closing[session_id] = asyncio.create_task(self._close(session, reason))
         closing = self._closing.get(session_id)
         if closing is not None:
@@ -202,7 +208,6 @@ class Sessions:
 
     def _forget(self, session: Session, reason: str) -> None:
         self._closing.pop(session.session_id, None)
-        self._ended[session.session_id] = reason
         while len(self._ended) > MAX_REMEMBERED:
             self._ended.popitem(last=False)
         self._metrics.ended.labels(reason).inc()
@@ -213,6 +218,11 @@ class Sessions:
             "session %s: ended: %s", session.session_id, reason,
             extra={"session_id": session.session_id, "reason": reason},
         )  # fmt: skip
+
+    def _raise_ended(self, session_id: str, cause: Exception | None) -> NoReturn:
+        reason = self._ended.get(session_id)
+        what = f"it ended: {reason}" if reason else _UNKNOWN
+        raise SessionNotFoundError(f"session {session_id[:80]!r}: not alive; {what}") from cause
 
     def _probe_soon(self, session: Session) -> None:
         if session.session_id in self._live and session.session_id not in self._probes:

@@ -1,6 +1,8 @@
 """The real app over a real socket, with a real backend and one small task that has hidden tests."""
 
+import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from swe_rl.errors import SandboxUnavailableError
 from swe_rl.sandbox.backend import default_scratch_dir, open_backend
 from swe_rl.service.app import create_app
 from swe_rl.service.server import running
+from swe_rl.service.service import Service
 from swe_rl.task.language import read_languages
 from swe_rl.task.taskset import TaskSet
 
@@ -46,6 +49,7 @@ class Live:
     url: str
     client: SandboxClient
     scratch: Path
+    service: Service
 
 
 Start = Callable[..., Awaitable[Live]]
@@ -77,16 +81,27 @@ async def start(tasks_dir: Path, tmp_path: Path) -> AsyncIterator[Start]:
                 backend=backend,
                 languages=languages,
                 tasks=TaskSet.load([tasks_dir]),
-                token=TOKEN,
-                scratch_dir=scratch,
-                **options,  # type: ignore[arg-type]
+                **{"token": TOKEN, "scratch_dir": scratch} | options,  # type: ignore[arg-type]
             )
             url = await stack.enter_async_context(running(app))
             client = await stack.enter_async_context(SandboxClient(url, TOKEN))
-            return Live(url, client, scratch)
+            return Live(url, client, scratch, app.state.service)
 
         yield start_one
     scratch.rmdir()  # fails where anything was left
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Waits until it holds; a test that waits for long has failed."""
+    deadline = time.monotonic() + 120
+    while not await condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture(name="until")
+def _until() -> Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]:
+    return until
 
 
 @pytest.fixture

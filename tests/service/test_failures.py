@@ -3,8 +3,7 @@
 import httpx
 import pytest
 
-from swe_rl.client import attempts
-from swe_rl.client import SandboxClient
+from swe_rl.client import SandboxClient, attempts
 from swe_rl.errors import (
     AuthError,
     ConfigError,

@@ -72,7 +72,7 @@ async def test_closing_a_session_ends_its_running_command(live) -> None:
 
     await until(has_begun)
     await live.client.close_session(info.session_id)
-    with pytest.raises(Exception, match="closed while a command ran"):
+    with pytest.raises(Exception, match="ended: closed"):
         await running
 
 
