@@ -101,6 +101,7 @@ class TrainConfig(Section):
     rows_per_microbatch: int = Field(default=1, ge=1)
     logprob_chunk: int = Field(default=1024, ge=1, description="positions whose logits are held at once")
     num_threads: int = Field(default=1, ge=1)
+    num_ranks: int = Field(default=1, ge=1, description="processes of the trainer that `swe-rl run` starts by torchrun")
     dtype: Literal["float64", "float32", "bfloat16"] = Field(
         default="float32", description="compute; masters are float32, or float64 with float64 (an oracle for tests)"
     )

@@ -24,17 +24,21 @@ _START_TIMEOUT_S = 120.0
 class Child:
     """One `swe-rl` verb in a process of its own; its stderr goes to a log file."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path, *, stdout: int | None = None) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], log: Path, *, stdout: int | None = None, num_ranks: int = 1
+    ) -> None:
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+        launcher = launcher if num_ranks > 1 else []
         with log.open("ab") as file:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-m", "swe_rl.cli.main", "--log-level", "INFO", *arguments],
+                [sys.executable, *launcher, "-m", "swe_rl.cli.main", "--log-level", "INFO", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=file,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def last_words(self) -> str:
@@ -91,5 +95,6 @@ def _read_url(child: Child) -> str:
     return str(json.loads(line)["url"])
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """This process gets SIGKILL when the one that started it ends, however that ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -143,7 +143,7 @@ def _train(config: "Config", url: str) -> None:
     arguments = ["--config", str(config.run.dir / "config.json"), "--set", f"sandbox.url={url}"]
     logs = config.run.dir / "logs"
     worker = Child("rollout worker", ["rollout", "--until-published", *arguments], logs / "rollout.log", stdout=_null())
-    trainer = Child("trainer", ["train", *arguments], logs / "train.log")
+    trainer = Child("trainer", ["train", *arguments], logs / "train.log", num_ranks=config.train.num_ranks)
     try:
         while trainer.process.poll() is None:
             if worker.process.poll() not in (None, 0):

@@ -1,6 +1,7 @@
 """`swe-rl train`: the consumer alone, on the rollout store that a producer fills."""
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 
@@ -16,16 +17,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from swe_rl.cli.children import die_with_parent
     from swe_rl.config import load_config
     from swe_rl.errors import ConfigError
 
     config = load_config(args.config, args.set)
     if args.group_timeout <= 0:
         raise ConfigError(f"--group-timeout {args.group_timeout}, expected seconds above 0")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()  # a rank must not outlive a torchrun that was killed
     from swe_rl.train.loop import train_loop
+    from swe_rl.train.ranks import join_ranks
 
     version = train_loop(config, _report, group_timeout_s=args.group_timeout)
-    print(f"policy version {version} in {config.run.dir}")
+    if join_ranks().is_first:
+        print(f"policy version {version} in {config.run.dir}")
     return 0
 
 

@@ -83,9 +83,15 @@ def load_model(policy_dir: Path, dtype: str | torch.dtype, trainable: bool = Fal
 
 
 def save_policy(
-    model: PreTrainedModel, tokenizer_dir: Path, out_dir: Path, dtype: str | torch.dtype | None = None
+    model: PreTrainedModel,
+    tokenizer_dir: Path,
+    out_dir: Path,
+    dtype: str | torch.dtype | None = None,
+    state: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Writes weights, configuration and a copy of the tokenizer's files; `dtype` is that of the stored weights.
+
+    `state`: weights to write instead of the model's own (those of a sharded model, gathered).
 
     Raises PolicyError if there is no tokenizer.json to copy.
     """
@@ -96,9 +102,10 @@ def save_policy(
         )
     stored = model.dtype if dtype is None else torch_dtype(dtype)
     out_dir.mkdir(parents=True, exist_ok=True)
-    state = {name: t.detach().to(stored) if t.is_floating_point() else t for name, t in model.state_dict().items()}
+    state = model.state_dict() if state is None else state
+    rounded = {name: t.detach().to(stored) if t.is_floating_point() else t for name, t in state.items()}
     with _quiet_transformers():
-        model.save_pretrained(out_dir, state_dict=state)
+        model.save_pretrained(out_dir, state_dict=rounded)
     config = json.loads((out_dir / "config.json").read_text(encoding="utf-8"))
     config["dtype"] = str(stored).removeprefix("torch.")
     (out_dir / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -10,7 +10,7 @@ Shapes: N tokens of one row. Every array is aligned to its own token, as `swe_rl
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,10 @@ class PackedRow:
 
     def __len__(self) -> int:
         return int(self.token_ids_N.shape[0])
+
+    def silenced(self) -> "PackedRow":
+        """The same row with nothing to train."""
+        return replace(self, trainable_N=torch.zeros_like(self.trainable_N))
 
     def to(self, device: torch.device) -> "PackedRow":
         return PackedRow(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})

@@ -4,7 +4,7 @@ Shapes: N tokens of one row.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -24,9 +24,8 @@ class Replay:
     mask: MaskResult
 
 
-def token_columns(batch: TokenBatch, replays: Sequence[Replay], version: int, eps_p: float) -> TokenColumns:
+def token_columns(batch: TokenBatch, parts: Sequence[Mapping[str, NDArray[Any]]], version: int) -> TokenColumns:
     """The trainable tokens of all microbatches, ordered by trajectory and position: however the rows were packed."""
-    parts = [_gather(replay, eps_p) for replay in replays]
     names = [f.name for f in fields(TokenColumns) if f.name not in ("staleness", "reward", "trajectory_ids")]
     flat = {name: np.concatenate([part[name] for part in parts] or [np.zeros(0)]) for name in names}
     order = np.lexsort((flat["position"], flat["trajectory"]))
@@ -42,7 +41,8 @@ def token_columns(batch: TokenBatch, replays: Sequence[Replay], version: int, ep
     )
 
 
-def _gather(replay: Replay, eps_p: float) -> dict[str, NDArray[Any]]:
+def replay_columns(replay: Replay, eps_p: float) -> dict[str, NDArray[Any]]:
+    """The trainable tokens of one row, in the row's order."""
     row, mask = replay.row, replay.mask
     train, infer = replay.train_logprobs_N, row.infer_logprobs_N
     tensors = {

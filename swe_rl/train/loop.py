@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -23,7 +24,8 @@ from swe_rl.model import check_policy_dir
 from swe_rl.store.policies import PolicyManifest, PolicyStore
 from swe_rl.store.rollouts import RolloutStore
 from swe_rl.train.batch import TokenBatch, build_batch
-from swe_rl.train.token_log import write_token_log
+from swe_rl.train.ranks import join_ranks
+from swe_rl.train.token_log import TokenColumns, write_token_log
 from swe_rl.train.trainer import Trainer
 from swe_rl.trajectory import Group
 
@@ -40,30 +42,55 @@ def train_loop(
     `on_step(step, metrics)` is called after each publish. Raises StoreError if the producer stores no new group for
     `group_timeout_s`, or if the state of the latest published version is missing.
     """
-    run_dir, train = config.run.dir, config.train
     with _stores(config) as (rollouts, policies):
         trainer = _start(config, policies)
-        with SummaryWriter(str(run_dir / "tensorboard"), purge_step=trainer.version) as board:
-            metrics_file = MetricsWriter(run_dir / "metrics.jsonl")
-            for step in range(trainer.version, train.steps):
+        ranks = trainer.ranks
+        with _Log(config.run.dir, trainer) as log:
+            for step in range(trainer.version, config.train.steps):
                 started = time.perf_counter()
-                groups = _wait_for_groups(rollouts, config, step, group_timeout_s, poll_s)
+                groups = ranks.share(partial(_wait_for_groups, rollouts, config, step, group_timeout_s, poll_s))
                 waited = time.perf_counter()
                 result = trainer.update(_batch(groups, config, step))
-                write_token_log(run_dir, step, result.tokens)
-                if trainer.version % train.save_every == 0 or trainer.version == train.steps:
+                log.tokens(step, result.tokens)
+                if trainer.version % config.train.save_every == 0 or trainer.version == config.train.steps:
                     trainer.save_state()
                 metrics = dict(result.metrics) | {
                     "time/wait_s": waited - started,
                     "time/step_s": time.perf_counter() - started,
                 }
-                metrics_file.write(step, metrics)
-                policies.publish(trainer.save_policy, trainer.version, [group.group_id for group in groups])
-                for name, value in metrics.items():
-                    board.add_scalar(name, value, step)
-                if on_step is not None:
+                log.metrics(step, metrics)
+                write, consumed = trainer.export(), [group.group_id for group in groups]
+                ranks.share(partial(policies.publish, write, trainer.version, consumed))
+                if on_step is not None and ranks.is_first:
                     on_step(step, metrics)
         return trainer.version
+
+
+class _Log:
+    """What a run keeps of each step besides weights; the first rank writes."""
+
+    def __init__(self, run_dir: Path, trainer: Trainer) -> None:
+        self._run_dir, self._is_first = run_dir, trainer.ranks.is_first
+        if self._is_first:
+            self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=trainer.version)
+            self._file = MetricsWriter(run_dir / "metrics.jsonl")
+
+    def __enter__(self) -> "_Log":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_first:
+            self._board.close()
+
+    def tokens(self, step: int, tokens: TokenColumns) -> None:
+        if self._is_first:
+            write_token_log(self._run_dir, step, tokens)
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._is_first:
+            self._file.write(step, metrics)
+            for name, value in metrics.items():
+                self._board.add_scalar(name, value, step)
 
 
 def publish_cold_start(config: Config, policies: PolicyStore) -> PolicyManifest:
@@ -77,7 +104,7 @@ def publish_cold_start(config: Config, policies: PolicyStore) -> PolicyManifest:
 
 
 def _start(config: Config, policies: PolicyStore) -> Trainer:
-    latest = publish_cold_start(config, policies)
+    latest = join_ranks().share(lambda: publish_cold_start(config, policies))
     trainer = Trainer(latest.path, config, config.run.dir / "state")
     if latest.version > 0:
         trainer.load_state(latest.version)

@@ -10,7 +10,7 @@ Shapes: N tokens of one microbatch (rows joined end to end).
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 
 from swe_rl.config import Config
-from swe_rl.errors import ConfigError, StoreError
-from swe_rl.model import load_model, recompute_activations, save_policy, token_logprobs
+from swe_rl.errors import StoreError
 from swe_rl.train.batch import PackedRow, TokenBatch, join_rows
 from swe_rl.train.checkpoint import load_state, save_state
-from swe_rl.train.columns import Replay, token_columns
+from swe_rl.train.columns import Replay, replay_columns, token_columns
 from swe_rl.train.loss import num_units, policy_loss, token_scale
 from swe_rl.train.masking import Masking
 from swe_rl.train.mismatch import describe_mask, describe_mismatch
+from swe_rl.train.ranks import join_ranks
 from swe_rl.train.token_log import TokenColumns
+from swe_rl.train.weights import Weights
 
 logger = logging.getLogger(__name__)
 
@@ -52,30 +53,20 @@ class _Totals:
 
 
 class Trainer:
-    """Owns the float32 master weights and the optimiser. `version` is the number of steps behind the weights."""
+    """One policy's training. `version` is the number of steps behind the weights.
+
+    Under `torchrun` every rank has one and calls the same methods with the same batch; each trains on its share.
+    """
 
     def __init__(self, policy_dir: Path, config: Config, state_dir: Path) -> None:
         torch.set_num_threads(config.train.num_threads)
         torch.manual_seed(config.run.seed)
         self.version = 0
+        self.ranks = join_ranks()
         self._config = config
         self._policy_dir, self._state_dir = policy_dir, state_dir
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._masking = Masking(config.mask, config.rollout.max_staleness)
-        self._model = load_model(
-            policy_dir, "float64" if config.train.dtype == "float64" else "float32", trainable=True
-        )
-        if config.train.recompute:
-            recompute_activations(self._model)
-        torch.nn.Module.to(self._model, self._device)
-        _freeze(self._model, config.train.frozen)
-        self._optimizer = torch.optim.AdamW(
-            [parameter for parameter in self._model.parameters() if parameter.requires_grad],
-            lr=config.train.lr,
-            betas=config.train.betas,
-            eps=config.train.eps,
-            weight_decay=config.train.weight_decay,
-        )
+        self._weights = Weights(policy_dir, config.train, self.ranks)
 
     def update(self, batch: TokenBatch) -> StepResult:
         """Trains on all rows once, in `train.minibatches` optimiser updates; the version rises by one."""
@@ -86,37 +77,36 @@ class Trainer:
             # One update: its own forward is the replay, so the ratio is exactly 1 and a second forward would be waste.
             done = self._update_once(minibatches[0], None, totals)
         else:
-            replays = [[self._replay(row) for row in rows] for rows in minibatches]
+            replays = [[self._replay(row) for row in self._mine(rows)] for rows in minibatches]
             updates = zip(minibatches, replays, strict=True)
             done = [replay for rows, group in updates for replay in self._update_once(rows, group, totals)]
-        columns = token_columns(batch, done, self.version, self._config.mask.eps_p)
+        mine = [replay_columns(replay, self._config.mask.eps_p) for replay in done]
+        parts = [part for of_rank in self.ranks.gather(mine) for part in of_rank]
+        columns = token_columns(batch, parts, self.version)
         metrics = dict(batch.metrics) | describe_mask(columns) | describe_mismatch(columns)
         metrics |= self._describe(totals, columns, batch) | {"time/update_s": time.perf_counter() - started}
         self._masking.adapt(columns)
         self.version += 1
         return StepResult(metrics, columns, is_skipped=totals.num_skipped == totals.num_updates)
 
-    def save_policy(self, out_dir: Path) -> None:
-        """Writes a policy directory; the weights are rounded to what the engine computes with."""
-        save_policy(self._model, self._policy_dir, out_dir, dtype=self._config.engine.dtype)
+    def export(self) -> Callable[[Path], None]:
+        """Gathers the weights; what is returned writes a policy directory, rounded to what the engine computes with."""
+        return self._weights.export(self._config.engine.dtype)
 
-    def save_state(self) -> Path:
-        """Writes all that an exact resume needs; see `checkpoint`."""
-        state = {
+    def save_state(self) -> None:
+        """The first rank writes all that an exact resume needs; see `checkpoint`."""
+        state = self._weights.state() | {
             "version": self.version,
-            "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
             "random": torch.get_rng_state(),
             "masking": self._masking.state(),
         }
-        return save_state(self._state_dir, self.version, state)
+        self.ranks.share(lambda: save_state(self._state_dir, self.version, state))
 
     def load_state(self, version: int) -> None:
         """Goes on from the state of `version`; raises StoreError if it isn't there or doesn't fit the model."""
         state = load_state(self._state_dir, version)
         try:
-            self._model.load_state_dict(state["model"])
-            self._optimizer.load_state_dict(state["optimizer"])
+            self._weights.load_state(state)
             self._masking.load_state(state["masking"])
         except (KeyError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
@@ -132,22 +122,16 @@ class Trainer:
         num = max(1, min(self._config.train.minibatches, len(rows)))
         size = self._config.train.rows_per_microbatch
         parts = [rows[i::num] for i in range(num)]
-        return [[join_rows(part[j : j + size]).to(self._device) for j in range(0, len(part), size)] for part in parts]
+        device = self.ranks.device
+        return [[join_rows(part[j : j + size]).to(device) for j in range(0, len(part), size)] for part in parts]
 
-    def _logprobs(self, row: PackedRow) -> Tensor:
-        return token_logprobs(
-            self._model,
-            row.token_ids_N,
-            row.document_N,
-            row.temperature_N,
-            chunk=self._config.train.logprob_chunk,
-            needed_N=row.trainable_N,
-            compute_dtype=torch.bfloat16 if self._config.train.dtype == "bfloat16" else None,
-        )
+    def _mine(self, rows: Sequence[PackedRow]) -> list[PackedRow]:
+        """This rank's microbatches; ranks with one fewer get a silent one, as sharded weights are gathered by all."""
+        return self.ranks.part(rows, PackedRow.silenced) if rows else []
 
     def _replay(self, row: PackedRow) -> Replay:
         with torch.no_grad():
-            train_logprobs_N = self._logprobs(row)
+            train_logprobs_N = self._weights.logprobs(row)
             return Replay(row, train_logprobs_N, self._masking(row, train_logprobs_N, self.version))
 
     def _update_once(
@@ -156,11 +140,11 @@ class Trainer:
         """Sums the gradients of all microbatches, then steps; without `replays` each forward is its own replay."""
         loss_config = self._config.loss
         denominator = sum(self._num_units(row, row.trainable_N) for row in rows)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._weights.zero_grad()
         done: list[Replay] = []
         value = 0.0
-        for index, row in enumerate(rows):
-            new_logprobs_N = self._logprobs(row)
+        for index, row in enumerate(self._mine(rows)):
+            new_logprobs_N = self._weights.logprobs(row)
             replay = self._replay_of(row, new_logprobs_N.detach(), None if replays is None else replays[index])
             keep_N = replay.mask.keep
             counted_N = keep_N if loss_config.denominator == "kept" else row.trainable_N
@@ -178,7 +162,9 @@ class Trainer:
             value += float(loss.value.detach())
             totals.num_clipped += loss.num_clipped
             done.append(replay)
-        self._step(value, denominator, sum(self._num_units(r.row, r.mask.keep) for r in done), totals)
+        num_kept = sum(self._num_units(replay.row, replay.mask.keep) for replay in done)
+        value, all_kept = self.ranks.sum(value, num_kept)
+        self._step(value, denominator, int(all_kept), totals)
         return done
 
     def _num_units(self, row: PackedRow, counted_N: Tensor) -> int:
@@ -202,19 +188,14 @@ class Trainer:
             # The loss is linear in its denominator, and what is kept is known only after the last forward.
             scale = denominator / num_kept
             value *= scale
-            for parameter in self._model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(scale)
-        norm = float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.train.grad_clip))
+            self._weights.scale_gradient(scale)
         totals.loss += value
+        norm = self._weights.step(self._learning_rate())
         if not math.isfinite(norm):
             logger.warning("step %d: gradient norm is %s, the update is skipped", self.version, norm)
             totals.num_skipped += 1
             return
         totals.grad_norm = max(totals.grad_norm, norm)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._learning_rate()
-        self._optimizer.step()
 
     def _learning_rate(self) -> float:
         """Of the update that makes `version` + 1: warm-up, then the schedule; a function of the version alone."""
@@ -230,7 +211,7 @@ class Trainer:
         return {
             "train/loss": totals.loss / totals.num_updates,
             "train/grad_norm": totals.grad_norm,
-            "train/clip_fraction": totals.num_clipped / max(num_kept, 1),
+            "train/clip_fraction": self.ranks.sum(totals.num_clipped)[0] / max(num_kept, 1),
             "train/num_tokens": float(sum(len(row) for row in batch.rows)),
             "train/num_trainable_tokens": float(len(columns)),
             "train/num_trajectories": float(len(batch.trajectories)),
@@ -238,16 +219,3 @@ class Trainer:
             "train/lr": self._learning_rate(),
             "mask/phi": self._masking.phi,
         }
-
-
-def _freeze(model: torch.nn.Module, prefixes: Sequence[str]) -> None:
-    """Raises ConfigError for a prefix that no parameter has, and where nothing is left to train."""
-    names = dict(model.named_parameters())
-    for prefix in prefixes:
-        frozen = [parameter for name, parameter in names.items() if name.startswith(prefix)]
-        if not frozen:
-            raise ConfigError(f"train.frozen: no parameter's name begins with {prefix!r}; one is {next(iter(names))!r}")
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-    if not any(parameter.requires_grad for parameter in names.values()):
-        raise ConfigError(f"train.frozen: {list(prefixes)} leaves nothing to train")

@@ -90,5 +90,7 @@ def test_a_trainer_that_goes_on_from_its_state_makes_bit_equal_steps(make_config
     for batch in batches[2:]:
         resumed.update(batch)
     assert resumed.version == straight.version == 4
-    for (name, ours), theirs in zip(straight._model.named_parameters(), resumed._model.parameters(), strict=True):
+    for (name, ours), theirs in zip(
+        straight._weights._model.named_parameters(), resumed._weights._model.parameters(), strict=True
+    ):
         assert torch.equal(ours, theirs), name

@@ -19,11 +19,11 @@ def step(config, groups, **batch_options):
 
 
 def weights(trainer):
-    return {name: value.detach().clone() for name, value in trainer._model.named_parameters()}
+    return {name: value.detach().clone() for name, value in trainer._weights._model.named_parameters()}
 
 
 def gradients(trainer):
-    return {name: value.grad.clone() for name, value in trainer._model.named_parameters()}
+    return {name: value.grad.clone() for name, value in trainer._weights._model.named_parameters()}
 
 
 def assert_close(ours, theirs, tolerance=1e-5):
@@ -91,7 +91,7 @@ def test_the_gradient_is_that_of_the_formula_written_out_per_trajectory(make_con
     groups = make_groups(2, noise=0.4)
     config = make_config("mask.rule=icepop", "mask.low=0.7", "mask.high=1.4", "train.grad_clip=1e9")
     trainer, result = step(config, groups)
-    plain = Trainer(config.policy.path, config, config.run.dir / "other")._model
+    plain = Trainer(config.policy.path, config, config.run.dir / "other")._weights._model
     total, count = 0.0, 0
     for group in groups:
         rewards = [t.reward for t in group.trajectories]
@@ -136,7 +136,7 @@ def test_several_minibatches_update_several_times_and_replay_before_the_first(ma
     _, one = step(make_config(), groups)
     trainer, many = step(make_config("train.minibatches=4", "train.row_tokens=40"), groups)
     np.testing.assert_allclose(one.tokens.train_logprobs, many.tokens.train_logprobs, atol=1e-5)
-    assert trainer._optimizer.state_dict()["state"][0]["step"] == 4
+    assert trainer._weights._optimizer.state_dict()["state"][0]["step"] == 4
 
 
 def test_the_kept_denominator_scales_the_gradient_by_trainable_over_kept(make_config, make_groups):

@@ -1,0 +1,140 @@
+"""The master weights and their optimiser: on one rank as they are, on several sharded by FSDP2.
+
+Rows go in and log-probabilities come out; gradients are summed over ranks, never averaged, as the loss already has
+the denominator of the whole update. The states that go out are whole, whatever the number of ranks: a run may go on
+with another number.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from swe_rl.config import TrainConfig
+from swe_rl.errors import ConfigError
+from swe_rl.model import load_model, recompute_activations, save_policy, token_logprobs
+from swe_rl.train.batch import PackedRow
+from swe_rl.train.ranks import Ranks
+
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_FROM_WHOLE = StateDictOptions(full_state_dict=True)
+
+
+class Weights:
+    """Float32 masters (float64 with `train.dtype = "float64"`) and AdamW. Every method is called by all ranks."""
+
+    def __init__(self, policy_dir: Path, config: TrainConfig, ranks: Ranks) -> None:
+        """Raises PolicyError for a directory that can't be loaded, ConfigError for a wrong `frozen` prefix."""
+        self._config, self._ranks, self._policy_dir = config, ranks, policy_dir
+        self._model = load_model(policy_dir, "float64" if config.dtype == "float64" else "float32", trainable=True)
+        if config.recompute:
+            recompute_activations(self._model)
+        nn.Module.to(self._model, ranks.device)
+        _freeze(self._model, config.frozen)
+        self._scorer = _Scorer(self._model, config)
+        if ranks.size > 1:
+            _shard(self._scorer, self._model, ranks)
+        self._optimizer = torch.optim.AdamW(
+            [parameter for parameter in self._model.parameters() if parameter.requires_grad],
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+        )
+
+    def logprobs(self, row: PackedRow) -> Tensor:
+        """[N], NaN where nothing is trainable; differentiable in the weights."""
+        scores: Tensor = self._scorer(row)
+        return scores
+
+    def zero_grad(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def scale_gradient(self, factor: float) -> None:
+        for parameter in self._model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def step(self, lr: float) -> float:
+        """Clips the summed gradient and applies it, if its norm is finite; returns the norm before clipping."""
+        total: Any = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.grad_clip)
+        norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
+        if math.isfinite(norm):
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step()
+        return norm
+
+    def export(self, dtype: str) -> Callable[[Path], None]:
+        """Gathers the weights of now; what is returned writes them as a policy directory, rounded to `dtype`."""
+        state: Any = get_model_state_dict(self._model, options=_WHOLE)
+        return lambda out_dir: save_policy(self._model, self._policy_dir, out_dir, dtype=dtype, state=state)
+
+    def state(self) -> dict[str, Any]:
+        """Model and optimiser, whole, on the CPU; empty on ranks other than the first."""
+        return {
+            "model": get_model_state_dict(self._model, options=_WHOLE),
+            "optimizer": get_optimizer_state_dict(self._model, self._optimizer, options=_WHOLE),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Raises KeyError, RuntimeError or ValueError for the state of another model."""
+        set_model_state_dict(self._model, state["model"], options=_FROM_WHOLE)
+        set_optimizer_state_dict(self._model, self._optimizer, state["optimizer"], options=_FROM_WHOLE)
+
+
+class _Scorer(nn.Module):
+    """The whole forward pass as one module, so that FSDP gathers and frees weights around it."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+        super().__init__()
+        self.model = model
+        self._chunk = config.logprob_chunk
+        self._compute_dtype = torch.bfloat16 if config.dtype == "bfloat16" else None
+
+    def forward(self, row: PackedRow) -> Tensor:
+        return token_logprobs(
+            self.model,  # type: ignore[arg-type]
+            row.token_ids_N,
+            row.document_N,
+            row.temperature_N,
+            chunk=self._chunk,
+            needed_N=row.trainable_N,
+            compute_dtype=self._compute_dtype,
+        )
+
+
+def _shard(scorer: nn.Module, model: Any, ranks: Ranks) -> None:
+    mesh = init_device_mesh(ranks.device.type, (ranks.size,))
+    for layer in model.base_model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(scorer, mesh=mesh)
+    for module in scorer.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+
+
+def _freeze(model: nn.Module, prefixes: Sequence[str]) -> None:
+    """Raises ConfigError for a prefix that no parameter has, and where nothing is left to train."""
+    names = dict(model.named_parameters())
+    for prefix in prefixes:
+        frozen = [parameter for name, parameter in names.items() if name.startswith(prefix)]
+        if not frozen:
+            raise ConfigError(f"train.frozen: no parameter's name begins with {prefix!r}; one is {next(iter(names))!r}")
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in names.values()):
+        raise ConfigError(f"train.frozen: {list(prefixes)} leaves nothing to train")
