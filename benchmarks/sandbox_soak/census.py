@@ -1,0 +1,175 @@
+"""Counts what services left on this machine: containers, processes, mounts, networks, volumes, directories, groups.
+
+What a service makes carries its instance's mark (`:<process>:<its start>:`) or lies below its scratch directory; its
+processes come to the caller of `adopt_orphans` when it dies. Networks and volumes carry no mark: those count that are
+new since `engine_baseline`, so nobody else may use the engine meanwhile. Nothing is removed here.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+CGROUPS = Path("/sys/fs/cgroup")
+ENGINE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A service without sessions: what it holds. `descriptors`: what each open one is."""
+
+    descriptors: tuple[str, ...]
+    num_processes: int
+    num_threads: int
+    num_cgroups: int
+    num_mounts: int
+    num_containers: int
+    resident_mb: float
+
+
+def adopt_orphans() -> None:
+    """From now on, processes below this one that lose their parent become this one's children. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def reap_orphans(known: Collection[int]) -> None:
+    """Takes the exit status of children that nobody waits for, as init would."""
+    for pid, parent, state in _processes():
+        if parent == os.getpid() and state == "Z" and pid not in known:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def living_below(root: int) -> list[str]:
+    """Every process below `root` that isn't a zombie: `<pid> <command line>`."""
+    parents = {pid: parent for pid, parent, state in _processes() if state != "Z"}
+    found = []
+    for pid in parents:
+        at = parents.get(pid)
+        while at is not None and at not in (root, 0):
+            at = parents.get(at)
+        if at == root:
+            found.append(f"{pid} {_command_line(pid)}")
+    return found
+
+
+def children_named(parent: int, name: str) -> list[int]:
+    """The living children of a process whose program has this name."""
+    return [pid for pid, above, state in _processes() if above == parent and state != "Z" and _name(pid) == name]
+
+
+def mounts_below(directory: Path) -> list[str]:
+    """Mount points below a directory, itself excluded."""
+    prefix = f"{directory.resolve()}/"
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [at for at in (line.split()[4] for line in lines) if at.startswith(prefix)]
+
+
+def cgroups_of(marks: Sequence[str]) -> list[str]:
+    """Control groups of these instances: of each the top one, and those below."""
+    found = []
+    for directory, names, _ in os.walk(CGROUPS):
+        found += [f"{directory}/{name}" for name in names if _has(f"{directory}/{name}", marks)]
+    return found
+
+
+def containers_of(marks: Sequence[str]) -> list[str]:
+    """Containers of these instances, running or not."""
+    lines = _docker("ps", "-a", "--no-trunc", "--format", "{{.ID}} {{.Names}} {{.Labels}}")
+    return [line for line in lines if _has(line, marks)]
+
+
+def running_containers_of(marks: Sequence[str]) -> list[str]:
+    lines = _docker("ps", "--no-trunc", "--format", "{{.ID}} {{.Labels}}")
+    return [line.split()[0] for line in lines if _has(line, marks)]
+
+
+def engine_baseline() -> frozenset[str]:
+    """Networks and volumes that are there now; nothing without an engine."""
+    networks = {f"network {line}" for line in _docker("network", "ls", "--no-trunc", "--format", "{{.ID}} {{.Name}}")}
+    return frozenset(networks | {f"volume {line}" for line in _docker("volume", "ls", "-q")})
+
+
+async def leftovers(marks: Sequence[str], scratch_dir: Path, baseline: frozenset[str]) -> dict[str, list[str]]:
+    """What is left after the last service has ended, by kind; each list should be empty."""
+
+    def look() -> dict[str, list[str]]:
+        new = sorted(engine_baseline() - baseline)
+        return {
+            "containers": containers_of(marks),
+            "processes": living_below(os.getpid()),
+            "mounts": mounts_below(scratch_dir),
+            "networks": [name for name in new if name.startswith("network ")],
+            "volumes": [name for name in new if name.startswith("volume ")],
+            "scratch_directories": sorted(str(path) for path in scratch_dir.glob("*")),
+            "cgroups": cgroups_of(marks),
+        }
+
+    return await asyncio.to_thread(look)
+
+
+async def look_at_idle(pid: int, mark: str, scratch_dir: Path) -> Idle:
+    def look() -> Idle:
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
+        )
+        return Idle(
+            descriptors=_descriptors(pid),
+            num_processes=len(living_below(pid)),
+            num_threads=int(status["Threads"]),
+            num_cgroups=len(cgroups_of([mark])),
+            num_mounts=len(mounts_below(scratch_dir)),
+            num_containers=len(containers_of([mark])),
+            resident_mb=int(status["VmRSS"].split()[0]) / 1024,
+        )
+
+    return await asyncio.to_thread(look)
+
+
+def _descriptors(pid: int) -> tuple[str, ...]:
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}").partition(":[")[0])
+    return tuple(sorted(found))
+
+
+def _docker(*arguments: str) -> list[str]:
+    if shutil.which("docker") is None:
+        return []
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=ENGINE_S, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def _has(text: str, marks: Sequence[str]) -> bool:
+    return any(mark in text for mark in marks)
+
+
+def _processes() -> list[tuple[int, int, str]]:
+    """(process, parent, state) of all."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            found.append((int(name), int(fields[1]), fields[0]))
+    return found
+
+
+def _command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200].strip()
+    return ""
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
