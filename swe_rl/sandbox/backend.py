@@ -15,7 +15,7 @@ from swe_rl.task.language import LanguageSpec
 
 logger = logging.getLogger(__name__)
 
-BackendKind = Literal["auto", "bubblewrap", "docker"]
+BackendKind = Literal["auto", "bubblewrap", "docker", "docker-runsc"]
 _MIN_SHM_BYTES = 2 * 1024**3
 
 
@@ -24,15 +24,15 @@ async def open_backend(
 ) -> Backend:
     """A backend that has passed its own check. Raises SandboxUnavailableError, for `auto` with both reasons."""
     scratch = scratch_dir or default_scratch_dir()
-    if kind == "docker":
-        return await _checked(_docker(languages, scratch))
+    if kind in ("docker", "docker-runsc"):
+        return await _checked(_docker(languages, scratch, kind))
     try:
         return await _checked(BubblewrapBackend(languages, scratch))
     except SandboxUnavailableError as refusal:
         if kind == "bubblewrap":
             raise
         try:
-            backend = await _checked(_docker(languages, scratch))
+            backend = await _checked(_docker(languages, scratch, "docker"))
         except SandboxUnavailableError as other:
             raise SandboxUnavailableError(f"no sandbox can be made here. {refusal}. {other}") from other
         logger.warning("bubblewrap can't be used (%s); using Docker instead", refusal)
@@ -47,10 +47,10 @@ def default_scratch_dir() -> Path:
     return Path(tempfile.gettempdir()) / f"swe-rl-{os.getuid()}"
 
 
-def _docker(languages: Mapping[str, LanguageSpec], scratch_dir: Path) -> Backend:
+def _docker(languages: Mapping[str, LanguageSpec], scratch_dir: Path, kind: str) -> Backend:
     from swe_rl.sandbox.docker import DockerBackend  # the SDK is slow to import and seldom needed
 
-    backend: Backend = DockerBackend(languages, scratch_dir)
+    backend: Backend = DockerBackend(languages, scratch_dir, "runsc" if kind == "docker-runsc" else "runc")
     return backend
 
 

@@ -17,17 +17,16 @@ from typing import Any, TypeVar
 
 from swe_rl.errors import SandboxError
 from swe_rl.sandbox.base import WORKDIR, Command, CommandResult, FileEntry, SandboxSpec
-from swe_rl.sandbox.base import Process as BaseProcess
 from swe_rl.sandbox.bwrap_command import MAX_SHARED_PIDS, BwrapCommand
 from swe_rl.sandbox.cgroup import Cgroup, Counts, Entrance
 from swe_rl.sandbox.copying import copy_tree
 from swe_rl.sandbox.descendants import all_processes, kill_descendants
 from swe_rl.sandbox.disk import Disk, unmount
 from swe_rl.sandbox.holder import Holder
+from swe_rl.sandbox.joined import JoinedSandbox
 from swe_rl.sandbox.joining import ALL_NAMESPACES, CLONE_NEWUSER, Joiner, Place
 from swe_rl.sandbox.process import Process
 from swe_rl.sandbox.running import RunningCommand
-from swe_rl.sandbox.started import StartedCommand
 from swe_rl.sandbox.tree import read_file, read_tree, relative_parts, remove_tree, write_file
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ T = TypeVar("T")
 CLOSE_S = 15.0
 
 
-class BubblewrapSandbox:
+class BubblewrapSandbox(JoinedSandbox):
     """Commands may run side by side in it."""
 
     def __init__(
@@ -50,42 +49,14 @@ class BubblewrapSandbox:
         executor: ThreadPoolExecutor,
         on_closed: Callable[[str], object],
     ) -> None:
-        self.sandbox_id = root.name
-        self.is_lost = False
+        super().__init__(root.name)
         self.is_disk_hard = disk.is_hard
         self._root, self._spec, self._builder = root, spec, builder
         self._cgroup, self._disk = cgroup, disk
         self._joiner, self._executor, self._on_closed = joiner, executor, on_closed
         self._alone: set[Process] = set()
-        self._joined: set[RunningCommand] = set()
         self._holder: Holder | None = None
         self._holder_turn = asyncio.Lock()
-        self._is_closed = False
-
-    async def run(self, command: Command) -> CommandResult:
-        self._require_open()
-        if _is_alone(command):
-            return await self._run_alone(command)
-        try:
-            running = await self._join(command)
-        except ValueError as error:
-            return self._builder.refused(error)
-        try:
-            result = await running.wait(None)
-        except asyncio.CancelledError:
-            await asyncio.shield(running.kill())
-            raise
-        assert result is not None
-        return result
-
-    async def start(self, command: Command) -> BaseProcess:
-        self._require_open()
-        if _is_alone(command):
-            return StartedCommand(self.run, command)
-        try:
-            return await self._join(command)
-        except ValueError:  # not a command line: that is its result, as for `run`
-            return StartedCommand(self.run, command)
 
     async def prepare(self) -> None:
         """Starts the holder, so that the first command needn't wait for it. Raises SandboxError."""
@@ -108,7 +79,7 @@ class BubblewrapSandbox:
         return await self._in_thread(read_tree, self._root / "workspace")
 
     async def close(self) -> None:
-        self._is_closed = self.is_lost = True
+        self._is_closed = True
         for process in list(self._alone):
             process.kill()
         async with self._holder_turn:
@@ -142,6 +113,9 @@ class BubblewrapSandbox:
             unmount(self._root)
         remove_tree(self._root)
 
+    def is_alive(self) -> bool:
+        return not self._is_closed and self._holder is not None and self._holder.is_alive
+
     def counts(self) -> Counts:
         return self._cgroup.counts() if self._cgroup is not None else Counts()
 
@@ -155,6 +129,7 @@ class BubblewrapSandbox:
         """Ends the holder with all that joined it; the next command gets a new one."""
         async with self._holder_turn:
             holder, self._holder = self._holder, None
+            self.generation += 1
             if holder is not None:
                 logger.warning("sandbox %s: all of its processes are killed", self.sandbox_id)
                 await self._in_thread(holder.kill)
@@ -167,7 +142,6 @@ class BubblewrapSandbox:
             kill_descendants(watcher, self._cgroup.members, is_frozen)
 
     async def _join(self, command: Command) -> RunningCommand:
-        """Raises ValueError for what can't be a command line."""
         cwd = "/".join((WORKDIR, *relative_parts(command.cwd)))
         holder = await self._hold()
         running = RunningCommand(command, self, self._joined.discard)
@@ -189,7 +163,6 @@ class BubblewrapSandbox:
                     self._holder = made
                 holder = self._holder
         if not holder.is_alive:
-            self.is_lost = True
             raise SandboxError(f"sandbox {self.sandbox_id}: its processes were killed from outside; create a new one")
         return holder
 
@@ -211,9 +184,9 @@ class BubblewrapSandbox:
             entrance=self._cgroup.entrance() if self._cgroup is not None else Entrance((), None),
         )
 
-    async def _run_alone(self, command: Command) -> CommandResult:
+    async def _run_apart(self, command: Command) -> CommandResult:
         relative_parts(command.cwd)
-        process = Process(self._builder.kill_tree)
+        process = Process(self._builder.kill_tree, self._builder.confinement.owner)
         before = self.counts()
         self._alone.add(process)
         try:
@@ -236,13 +209,5 @@ class BubblewrapSandbox:
             disk_full=await self.is_disk_full(),
         )
 
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise SandboxError(f"sandbox {self.sandbox_id}: is closed; create a new one")
-
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
-
-
-def _is_alone(command: Command) -> bool:
-    return command.report_dir is not None or command.runner_dir is not None

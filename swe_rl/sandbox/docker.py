@@ -1,222 +1,160 @@
 """The Docker backend: one container a session, without network, capabilities or root, removed with all its volumes.
 
-The language's image (`[image] name` of its sandbox.toml, else swe-rl/<language>) brings the toolchain. Commands of one
-session run one after another. At the deadline the container's whole process tree is killed and the container started
-again; its files stay. For a command with `runner_dir` a root-owned copy lies at /runner from then on; /report is made
-for the command, and its plain files are copied to `report_dir` afterwards.
+The language's image (`[image] name` of its sandbox.toml, else swe-rl/<language>) brings the toolchain. Commands enter
+the container directly where that is provably the same as an exec by the engine (docker_direct), else through a shell
+that the engine has executed (docker_shell). The disk is watched where this host has the engine's files, else not.
 """
 
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 from docker import DockerClient
-from docker.errors import APIError, ImageNotFound, NotFound
+from docker.errors import ImageNotFound
 from docker.models.containers import Container
 from docker.types import Ulimit
 
-from swe_rl.errors import PathError, SandboxError, SandboxUnavailableError
+from swe_rl.errors import SandboxError, SandboxUnavailableError
 from swe_rl.sandbox import docker_exec
-from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, WORKDIR, Command, CommandResult, FileEntry, SandboxSpec
-from swe_rl.sandbox.capture import Capture
-from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, OWNER_LABEL, Engine, remove_abandoned, remove_container
-from swe_rl.sandbox.docker_exec import ErrorStream
-from swe_rl.sandbox.environment import USER_ID, default_environment, exit_and_signal
+from swe_rl.sandbox.base import WORKDIR, Limits, SandboxSpec
+from swe_rl.sandbox.docker_access import REFERENCE, Access, groups_of, open_access, open_disk_of
+from swe_rl.sandbox.docker_container import GvisorContainer, LiveContainer
+from swe_rl.sandbox.docker_direct import DirectSandbox
+from swe_rl.sandbox.docker_engine import OWNER_LABEL, Engine, remove_abandoned, remove_container
+from swe_rl.sandbox.docker_shell import ShellSandbox
+from swe_rl.sandbox.environment import SYSTEM_PATH, USER_ID, default_environment
+from swe_rl.sandbox.joining import Joiner
 from swe_rl.sandbox.scratch import ScratchDir
-from swe_rl.sandbox.started import StartedCommand
-from swe_rl.sandbox.tree import MAX_FILE_BYTES, relative_parts, remove_tree
-from swe_rl.sandbox.workspace import WorkspaceCache, write_tree
+from swe_rl.sandbox.tree import remove_tree
+from swe_rl.sandbox.workspace import WorkspaceCache
 from swe_rl.task.language import LanguageSpec
 
 logger = logging.getLogger(__name__)
 
-KILL_GRACE_S = 30.0
+Runtime = Literal["runc", "runsc"]
 SPARE_PIDS = 8
-
-
-class DockerSandbox:
-    """One running container."""
-
-    def __init__(self, container: Container, spec: SandboxSpec, environment: Mapping[str, str], engine: Engine):
-        self.sandbox_id = str(container.name)
-        self._container = container
-        self._spec = spec
-        self._environment = dict(environment)
-        self._engine = engine
-        self._turn = asyncio.Lock()
-        self._oom_kills = 0
-        self._is_closed = False
-
-    async def run(self, command: Command) -> CommandResult:
-        cwd = "/".join((WORKDIR, *relative_parts(command.cwd)))
-        if docker_exec.is_too_long(command.argv):
-            return CommandResult(126, None, b"", b"sandbox: argument list too long\n", 0, False, False, 0.0)
-        async with self._turn:
-            self._require_open()
-            await self._engine.start(self._place, command)
-            result = await self._execute(command, cwd)
-            if command.report_dir is not None:
-                await self._engine.start(self._fetch_report, command.report_dir)
-        return result
-
-    async def start(self, command: Command) -> StartedCommand:
-        self._require_open()
-        return StartedCommand(self.run, command)
-
-    async def snapshot(self, into: Path) -> None:
-        tree = await self.read_tree()
-        await self._engine.start(write_tree, tree, into)
-
-    async def read_file(self, path: str) -> bytes:
-        result = await self._run_file_script(docker_exec.READ_SCRIPT, path, b"", MAX_FILE_BYTES + 4096)
-        return result.stdout
-
-    async def write_file(self, path: str, data: bytes) -> None:
-        await self._run_file_script(docker_exec.WRITE_SCRIPT, path, data, 4096)
-
-    async def read_tree(self) -> dict[str, FileEntry]:
-        async with self._turn:
-            self._require_open()
-            return await self._engine.start(
-                lambda: docker_exec.tree_of_archive(self._container.get_archive(WORKDIR, chunk_size=1 << 20)[0])
-            )
-
-    async def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            await self._engine.start(remove_container, self._container)
-
-    async def _run_file_script(self, script: str, path: str, data: bytes, limit_bytes: int) -> CommandResult:
-        parts = relative_parts(path)
-        if not parts:
-            raise PathError(f"path {path!r}: is the working directory, expected a file")
-        argv = ("/bin/sh", "-c", script, "sandbox", *parts)
-        result = await self.run(Command(argv, stdin=data, timeout_s=API_TIMEOUT_S, output_limit_bytes=limit_bytes))
-        if result.exit_code != 0:
-            problem = docker_exec.FILE_PROBLEMS.get(result.exit_code or 0, "can't be accessed")
-            raise PathError(f"path {path!r}: {problem}")
-        return result
-
-    async def _execute(self, command: Command, cwd: str) -> CommandResult:
-        started = time.monotonic()
-        stdout, stderr = Capture(command.output_limit_bytes), Capture(command.output_limit_bytes)
-        errors = ErrorStream(stderr)
-        argv = docker_exec.wrapped(command.argv, errors.trailer, cwd, bool(command.stdin))
-        reading = self._engine.start(self._stream, argv, dict(command.env), stdout, errors)
-        is_late = False
-        try:
-            code = await asyncio.wait_for(asyncio.shield(reading), command.timeout_s)
-        except TimeoutError:
-            is_late, code = True, None
-            await self._kill_all()
-            await asyncio.wait({reading}, timeout=KILL_GRACE_S)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._kill_all())
-            raise
-        oom_kills = errors.finish()
-        if code is not None and (oom_kills is None or code > 128):
-            await self._kill_all()  # the wrapper itself may have been killed before it could clean up
-        has_oom = oom_kills is not None and oom_kills > self._oom_kills
-        self._oom_kills = self._oom_kills if oom_kills is None else oom_kills
-        exit_code, number = (None, None) if code is None else exit_and_signal(code)
-        truncated_bytes = stdout.truncated_bytes + stderr.truncated_bytes
-        duration_s = time.monotonic() - started
-        return CommandResult(
-            exit_code, number, stdout.data(), stderr.data(), truncated_bytes, is_late, has_oom, duration_s
-        )
-
-    def _stream(self, argv: list[str], env: dict[str, str], stdout: Capture, errors: ErrorStream) -> int:
-        """Blocks until the command has ended; the exit status."""
-        api = self._container.client.api
-        environment = self._environment | dict(self._spec.env) | env
-        created = api.exec_create(
-            self._container.id, argv, user=f"{USER_ID}:{USER_ID}", environment=environment, workdir="/"
-        )
-        for out, err in api.exec_start(created["Id"], stream=True, demux=True):
-            if out:
-                stdout.feed(out)
-            if err:
-                errors.feed(err)
-        code = api.exec_inspect(created["Id"])["ExitCode"]
-        if code is None:
-            raise SandboxError(f"docker: container {self.sandbox_id}: the engine lost a command; is it still running?")
-        return int(code)
-
-    async def _kill_all(self) -> None:
-        """Ends the container's PID namespace, and starts the container again with the files it has."""
-        await self._engine.start(self._kill)
-        await self._engine.start(self._container.start)
-
-    def _kill(self) -> None:
-        try:
-            self._container.kill()
-        except APIError as error:
-            if error.status_code != 409:  # 409: it isn't running, which is what we want
-                raise
-
-    def _place(self, command: Command) -> None:
-        if command.stdin:
-            self._put(docker_exec.stdin_archive(command.stdin))
-        if command.runner_dir is not None:
-            self._put(docker_exec.directory_archive(command.runner_dir, RUNNER_DIR.lstrip("/"), 0))
-        if command.report_dir is not None:
-            self._put(docker_exec.directory_archive(command.report_dir, REPORT_DIR.lstrip("/")))
-
-    def _put(self, archive: bytes) -> None:
-        if not self._container.put_archive("/", archive):
-            raise SandboxError(f"docker: container {self.sandbox_id}: the engine refused an archive")
-
-    def _fetch_report(self, report_dir: Path) -> None:
-        try:
-            chunks, _ = self._container.get_archive(REPORT_DIR, chunk_size=1 << 20)
-            docker_exec.save_report(chunks, report_dir)
-        except (NotFound, PathError, FileExistsError) as error:
-            logger.info("container %s: no report: %s", self.sandbox_id, error)
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise SandboxError(f"container {self.sandbox_id}: is closed; create a new one")
+GVISOR_SPARE_PIDS = 1024  # gVisor's own threads on the host, of which each process inside needs several
+_PIDS_EACH = 8
 
 
 class DockerBackend:
-    """Containers of one engine (DOCKER_HOST, else the local one). `runtime`: e.g. runsc, where the engine has it."""
+    """Containers of one engine (DOCKER_HOST, else the local one). `runtime` runsc is gVisor, where the engine has it.
 
-    name = "docker"
-    instance_id = ""
+    `is_direct` false: every command goes through the engine, as from another machine.
+    """
 
-    def __init__(self, languages: Mapping[str, LanguageSpec], scratch_dir: Path, runtime: str | None = None) -> None:
-        self._languages = languages
-        self._runtime = runtime
-        self._scratch_dir = scratch_dir
+    def __init__(
+        self,
+        languages: Mapping[str, LanguageSpec],
+        scratch_dir: Path,
+        runtime: Runtime = "runc",
+        is_direct: bool = True,
+    ) -> None:
+        self.name = "docker" if runtime == "runc" else f"docker-{runtime}"
+        self._languages, self._runtime, self._scratch_dir = languages, runtime, scratch_dir
+        self._is_direct = is_direct and runtime == "runc"
         self._scratch: ScratchDir | None = None
         self._engine = Engine()
+        self._joiner = Joiner()
+        self._references: dict[str, str] = {}
         self._guard = threading.Lock()
+        self.instance_id = self._engine.owner
 
     async def check(self) -> None:
         """Connects and removes what a dead process left. An image is looked for when a session needs it."""
-        await self._engine.start(self._prepare)
+        client, _ = await self._engine.start(self._prepare)
+        info = await self._engine.start(client.info)
+        if self._runtime not in info.get("Runtimes", {}):
+            raise SandboxUnavailableError(
+                f"docker: the engine has no runtime {self._runtime!r}; name it in its daemon.json (gVisor: runsc)"
+            )
 
-    async def create(self, spec: SandboxSpec) -> DockerSandbox:
+    async def create(self, spec: SandboxSpec) -> DirectSandbox | ShellSandbox:
         """Raises SandboxUnavailableError where no engine answers or the language's image isn't there."""
         if spec.language not in self._languages:
             raise SandboxError(f"docker: language {spec.language!r} is unknown; there are {sorted(self._languages)}")
-        container = await self._engine.start(self._make, spec)
-        environment = default_environment() | dict(self._languages[spec.language].env)
-        del environment["PATH"]  # the image knows where its toolchain is
-        return DockerSandbox(container, spec, environment, self._engine)
+        creating = self._engine.start(self._make, spec)
+        try:
+            container = await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            creating.add_done_callback(_disown)  # the thread goes on: what it makes has no owner any more
+            raise
+        live = GvisorContainer(container) if self._runtime == "runsc" else LiveContainer(container)
+        try:
+            return await self._enter(live, spec)
+        except BaseException:
+            await asyncio.shield(self._engine.start(live.remove))
+            raise
+
+    async def reconcile(self) -> int:
+        """Containers, with their volumes."""
+        client, _ = await self._engine.start(self._prepare)
+        return await self._engine.start(remove_abandoned, client)
 
     async def close(self) -> None:
         await self._engine.close()
+        await asyncio.to_thread(self._joiner.close)
         if self._scratch is not None:
             await asyncio.to_thread(self._scratch.close)
 
-    async def reconcile(self) -> int:
-        client, _ = await self._engine.start(self._prepare)
-        return await self._engine.start(remove_abandoned, client)
+    async def _enter(self, live: LiveContainer, spec: SandboxSpec) -> DirectSandbox | ShellSandbox:
+        environment = self._environment(live.container, spec)
+        if self._is_direct:
+            direct = await self._open_direct(live, spec, environment)
+            if direct is not None:
+                return direct
+        disk = await self._engine.start(open_disk_of, live.container, spec.limits.disk_mb)
+        guest_pids = spec.limits.num_pids if self._runtime == "runsc" else None
+        shell = ShellSandbox(live, spec, environment, self._engine, disk, guest_pids)
+        await shell.prepare()
+        return shell
+
+    async def _open_direct(
+        self, live: LiveContainer, spec: SandboxSpec, environment: Mapping[str, str]
+    ) -> DirectSandbox | None:
+        """None where joining isn't possible, or isn't the same as an exec by the engine: proved once an image."""
+        image = str(live.container.attrs["Image"])
+        reference = self._references.get(image)
+        is_proved = reference is not None
+        if reference is None:
+            _, output = await self._engine.start(live.execute, REFERENCE, f"{USER_ID}:{USER_ID}")
+            reference = output.decode(errors="replace")
+        groups = groups_of(reference)
+
+        def reopen() -> Access:
+            access = open_access(live.container, self._joiner, groups)
+            if access is None:
+                raise SandboxError(f"container {live.name}: can't be entered any more")
+            return access
+
+        access = await self._engine.start(open_access, live.container, self._joiner, groups)
+        if access is None:
+            self._is_direct = False
+            return None
+        disk = await self._engine.start(open_disk_of, live.container, spec.limits.disk_mb)
+        sandbox = DirectSandbox(live, spec, environment, self._engine, self._joiner, access, disk, reopen)
+        if is_proved or await sandbox.equals(reference):
+            self._references[image] = reference
+            return sandbox
+        await sandbox.abandon()
+        self._is_direct = False
+        return None
+
+    def _environment(self, container: Container, spec: SandboxSpec) -> dict[str, str]:
+        """The image's variables (it knows where its toolchain is), then ours, then the language's."""
+        image = dict(word.split("=", 1) for word in container.attrs["Config"]["Env"] or [] if "=" in word)
+        ours = default_environment()
+        del ours["PATH"]
+        return (
+            {"PATH": ":".join(SYSTEM_PATH), "HOSTNAME": "sandbox"}
+            | image
+            | ours
+            | dict(self._languages[spec.language].env)
+        )
 
     def _prepare(self) -> tuple[DockerClient, WorkspaceCache]:
         client = self._engine.connect()
@@ -228,10 +166,8 @@ class DockerBackend:
 
     def _make(self, spec: SandboxSpec) -> Container:
         client, workspaces = self._prepare()
-        language = self._languages[spec.language]
-        image = str(language.image.get("name") or f"swe-rl/{spec.language}")
-        limits = spec.limits
-        memory = f"{limits.memory_mb}m"
+        image = str(self._languages[spec.language].image.get("name") or f"swe-rl/{spec.language}")
+        labels = {f"swe-rl.label.{name}": value for name, value in spec.labels.items()}
         try:
             container = client.containers.create(
                 image,
@@ -245,13 +181,9 @@ class DockerBackend:
                 network_mode="none",
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
-                mem_limit=memory,
-                memswap_limit=memory,
-                nano_cpus=int(limits.cpus * 1e9),
-                pids_limit=limits.num_pids + SPARE_PIDS,
-                ulimits=[Ulimit(name="core", soft=0, hard=0), _file_size(limits.file_size_mb)],
-                labels={OWNER_LABEL: self._engine.owner},
+                labels=labels | {OWNER_LABEL: self._engine.owner},
                 runtime=self._runtime,
+                **self._limits(spec.limits),
             )
         except ImageNotFound as error:
             raise SandboxUnavailableError(
@@ -262,18 +194,35 @@ class DockerBackend:
             container.put_archive("/", docker_exec.base_archive())
             container.put_archive("/", self._archive(spec, workspaces))
             container.start()
+            container.reload()
         except BaseException:
             remove_container(container)
             raise
         return container
 
+    def _limits(self, limits: Limits) -> dict[str, object]:
+        memory, size = f"{limits.memory_mb}m", limits.file_size_mb << 20
+        pids = limits.num_pids + SPARE_PIDS
+        if self._runtime == "runsc":  # the limit proper is one of the kernel inside; this one protects the host
+            pids = limits.num_pids * _PIDS_EACH + GVISOR_SPARE_PIDS
+        return {
+            "mem_limit": memory,
+            "memswap_limit": memory,
+            "nano_cpus": int(limits.cpus * 1e9),
+            "pids_limit": pids,
+            "ulimits": [Ulimit(name="core", soft=0, hard=0), Ulimit(name="fsize", soft=size, hard=size)],
+        }
+
     def _archive(self, spec: SandboxSpec, workspaces: WorkspaceCache) -> bytes:
-        if not spec.is_disposable:
-            return docker_exec.template_archive(workspaces.template(spec.source))
-        archive = docker_exec.directory_archive(spec.source, WORKDIR.lstrip("/"))
-        remove_tree(spec.source)
-        return archive
+        if spec.is_disposable:
+            archive = docker_exec.directory_archive(spec.source, WORKDIR.lstrip("/"))
+            remove_tree(spec.source)
+            return archive
+        if (spec.source / ".git").exists():  # a snapshot: it goes on with its own history
+            return docker_exec.directory_archive(spec.source, WORKDIR.lstrip("/"))
+        return docker_exec.template_archive(workspaces.template(spec.source))
 
 
-def _file_size(megabytes: int) -> Ulimit:
-    return Ulimit(name="fsize", soft=megabytes << 20, hard=megabytes << 20)
+def _disown(creating: "asyncio.Future[Container]") -> None:
+    if not creating.cancelled() and creating.exception() is None:
+        threading.Thread(target=remove_container, args=(creating.result(),), daemon=True).start()

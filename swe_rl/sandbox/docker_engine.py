@@ -7,12 +7,9 @@ process of this host left is removed when the next backend connects. Nothing her
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import docker
 from docker.errors import APIError, DockerException, NotFound
@@ -21,6 +18,7 @@ from requests.exceptions import ConnectionError as RequestConnectionError
 from requests.exceptions import Timeout
 
 from swe_rl.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
+from swe_rl.sandbox.instance import is_dead, new_instance_id
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,7 +32,7 @@ class Engine:
     """One engine (DOCKER_HOST, else the local one); connects at the first use."""
 
     def __init__(self) -> None:
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{_start_time(os.getpid())}:{uuid4().hex[:8]}"
+        self.owner = new_instance_id()
         self._executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="docker")
         self._client: docker.DockerClient | None = None
 
@@ -97,17 +95,8 @@ def remove_abandoned(client: docker.DockerClient) -> int:
     """Removes the containers of this host's dead processes; how many."""
     count = 0
     for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True):
-        host, pid, started = container.labels[OWNER_LABEL].split(":")[:3]
-        if host == socket.gethostname() and _start_time(int(pid)) != started:
-            logger.info("removing container %s, left by process %s", container.name, pid)
+        if is_dead(container.labels[OWNER_LABEL]):
+            logger.info("removing container %s, left by %s", container.name, container.labels[OWNER_LABEL])
             remove_container(container)
             count += 1
     return count
-
-
-def _start_time(pid: int) -> str:
-    """When the process began, in ticks since the boot; '' if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""

@@ -1,56 +1,27 @@
-"""What runs inside a container around one command, and how its output comes back.
+"""Files into and out of a container: the scripts that read and write one, and tar archives for many.
 
-The wrapper shell changes directory, waits for the command, kills whatever the command left (every process of its user),
-and ends the error stream with a trailer: a random word and the kernel's count of OOM kills. A command may forge the
-trailer, which harms nobody but itself. Files pass as tar archives; nothing is unpacked by name on the host.
+The scripts run as the command's user, so that a link can't reach further than the command itself could. An archive from
+inside is data of an untrusted command: what lies in it is written to the host only below a fresh directory.
 """
 
 import io
 import os
-import secrets
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from swe_rl.errors import PathError, SandboxError
 from swe_rl.sandbox.base import REPORT_DIR, FileEntry
-from swe_rl.sandbox.capture import Capture
 from swe_rl.sandbox.environment import USER_ID
 from swe_rl.sandbox.tree import MAX_DEPTH, MAX_FILE_BYTES, MAX_TREE_BYTES, MAX_TREE_FILES
 from swe_rl.sandbox.workspace import Template
 
-STDIN_FILE = "/.swe-rl/stdin"
-MAX_ARGUMENT_BYTES = 128 * 1024 - 1
-MAX_ARGUMENTS_BYTES = 1024 * 1024
-_TRAILER_ROOM = 160
-
-# kill -1 spares pid 1, the container's own process (it is root's) and the shell that calls it.
-_WRAPPER = """exec 3>&2 2>/dev/null
-trailer=$1; stdin=$2
-if cd "$3"; then
-    shift 3
-    (exec "$@" <"$stdin" 2>&3 3>&-)
-    code=$?
-    kill -9 -1
-else
-    echo "sandbox: no such directory: $3" >&3
-    code=126
-fi
-count=0
-while read -r name value; do
-    [ "$name" = oom_kill ] && count=$value
-done <<END
-$(cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null)
-END
-echo "$trailer $count" >&3
-exit $code"""
-
-# As the command's user, so that a link can't reach further than the command itself could.
 _CHECKED_PATH = """p=/workspace; for part; do [ -n "$part" ] || continue; p="$p/$part"; [ -L "$p" ] && exit 40"""
 READ_SCRIPT = f"""{_CHECKED_PATH}; done
 [ -e "$p" ] || exit 44
 [ -f "$p" ] || exit 41
-[ "$(stat -c %s "$p")" -le {MAX_FILE_BYTES} ] || exit 42
+[ -r "$p" ] || exit 43
+[ "$(wc -c <"$p")" -le {MAX_FILE_BYTES} ] || exit 42
 exec cat "$p" 2>/dev/null"""
 WRITE_SCRIPT = f"""{_CHECKED_PATH}
 d="${{p%/*}}"; [ -d "$d" ] || mkdir "$d" 2>/dev/null || exit 45; done
@@ -62,43 +33,10 @@ FILE_PROBLEMS = {
     40: "is a link, or lies behind one; links are never followed",
     41: "isn't a regular file",
     42: f"is larger than {MAX_FILE_BYTES} bytes",
+    43: "Permission denied",
     44: "No such file or directory",
     45: "can't be written",
 }
-
-
-class ErrorStream:
-    """A command's error stream without its trailer."""
-
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._held = b""
-        self.trailer = secrets.token_hex(16)
-
-    def feed(self, chunk: bytes) -> None:
-        self._held += chunk
-        if len(self._held) > _TRAILER_ROOM:
-            self._capture.feed(self._held[:-_TRAILER_ROOM])
-            self._held = self._held[-_TRAILER_ROOM:]
-
-    def finish(self) -> int | None:
-        """The count of OOM kills; None if the wrapper didn't live to say it."""
-        text, found, count = self._held.rpartition(self.trailer.encode() + b" ")
-        self._capture.feed(text if found else self._held)
-        self._held = b""
-        return int(count) if found and count.strip().isdigit() else None
-
-
-def wrapped(argv: tuple[str, ...], trailer: str, cwd: str, has_stdin: bool) -> list[str]:
-    """The argv of the exec."""
-    stdin = STDIN_FILE if has_stdin else os.devnull
-    return ["/bin/sh", "-c", _WRAPPER, "sandbox", trailer, stdin, cwd, *argv]
-
-
-def is_too_long(argv: tuple[str, ...]) -> bool:
-    """Whether the kernel would refuse to start it."""
-    sizes = [len(os.fsencode(argument)) for argument in argv]
-    return max(sizes) > MAX_ARGUMENT_BYTES or sum(sizes) > MAX_ARGUMENTS_BYTES
 
 
 def template_archive(template: Template) -> bytes:
@@ -137,19 +75,10 @@ def directory_archive(source: Path, name: str, user_id: int = USER_ID) -> bytes:
 
 
 def base_archive() -> bytes:
-    """The directories that a container needs besides the workspace: the user's home, and where its input passes."""
+    """The directory that a container needs besides the workspace: the user's home."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        add_directory(archive, os.path.dirname(STDIN_FILE).lstrip("/"), 0)
         add_directory(archive, "tmp/home", USER_ID)
-    return buffer.getvalue()
-
-
-def stdin_archive(data: bytes) -> bytes:
-    """A root-owned file that the wrapper opens as the command's standard input."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        add_file(archive, STDIN_FILE.lstrip("/"), data, 0o444, 0)
     return buffer.getvalue()
 
 
@@ -194,6 +123,27 @@ def tree_of_archive(chunks: Iterable[bytes]) -> dict[str, FileEntry]:
         if room < 0 or len(tree) > MAX_TREE_FILES:
             raise PathError(f"tree: more than {MAX_TREE_BYTES} bytes or {MAX_TREE_FILES} files; remove build outputs")
     return dict(sorted(tree.items()))
+
+
+def unpack(chunks: Iterable[bytes], into: Path) -> None:
+    """Writes an archive's only directory as `into`, for the service alone. Links come last: none is ever followed."""
+    into.mkdir()
+    links = []
+    for member, data in _members(chunks):
+        path = member.name.partition("/")[2]
+        if not path or ".." in path.split("/"):
+            continue
+        if member.isdir():
+            (into / path).mkdir(mode=0o755, exist_ok=True)
+        elif member.issym():
+            links.append((path, member.linkname))
+        elif member.isreg():
+            (into / path).write_bytes(data)
+            (into / path).chmod(member.mode & 0o777 | 0o600)
+        elif member.islnk():
+            (into / path).write_bytes((into / member.linkname.partition("/")[2]).read_bytes())
+    for path, target in links:
+        os.symlink(target, into / path)
 
 
 def save_report(chunks: Iterable[bytes], report_dir: Path) -> None:

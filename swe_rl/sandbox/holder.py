@@ -34,11 +34,7 @@ class Holder:
 
     @property
     def is_alive(self) -> bool:
-        if self.pidfd < 0:
-            return False
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        return not poll.poll(0)
+        return is_process_alive(self.pidfd)
 
     def start(self) -> None:
         """Blocking. Raises SandboxError with bwrap's own words, SandboxTimeoutError."""
@@ -112,6 +108,15 @@ class Holder:
             raise SandboxError(f"bubblewrap: the sandbox can't be set up: {seen[-500:]}")
         self._init_pid = json.loads(os.read(status, 4096).splitlines()[0])["child-pid"]
         self.pidfd = os.pidfd_open(self._init_pid)  # bwrap, our child, hasn't reaped it: it has just answered
+
+
+def is_process_alive(pidfd: int) -> bool:
+    """False too for -1."""
+    if pidfd < 0:
+        return False
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return not poll.poll(0)
 
 
 def _is_readable(descriptor: int, timeout_s: float) -> bool:

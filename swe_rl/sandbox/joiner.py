@@ -19,6 +19,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import sys
 from typing import Any, NoReturn
 
@@ -150,6 +151,8 @@ def _become(request: dict[str, Any], status: int, streams: list[int], cgroups: l
         _libc.syscall(KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, None)  # the service's keys aren't the command's
         for target, descriptor in enumerate(streams):
             os.dup2(descriptor, target)
+            if request["user"] is not None and stat.S_ISFIFO(os.fstat(target).st_mode):
+                os.fchown(target, request["user"], request["user"])  # else it couldn't open /dev/stderr
         _give_up_rights(request["user"], request["groups"])
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)

@@ -33,10 +33,13 @@ class ProcessResult:
 
 
 class Process:
-    """A started process; `run` waits for it, `kill` (any time) ends it. `kill_tree(pid, status)` does the killing."""
+    """A started process; `run` waits for it, `kill` (any time) ends it. `kill_tree(pid, status)` does the killing.
 
-    def __init__(self, kill_tree: Callable[[int, bytes], None]) -> None:
-        self._kill_tree = kill_tree
+    `owner`: to whom the output pipes are given, since who can't open them can't write to /dev/stderr by its name.
+    """
+
+    def __init__(self, kill_tree: Callable[[int, bytes], None], owner: int | None = None) -> None:
+        self._kill_tree, self._owner = kill_tree, owner
         self._child: subprocess.Popen[bytes] | None = None
         self._status = Capture(4096)
         self._status_fd = -1
@@ -58,6 +61,9 @@ class Process:
             assert child.stdout is not None and child.stderr is not None
             stack.callback(child.stdout.close)
             stack.callback(child.stderr.close)
+            if self._owner is not None:
+                for pipe in (child.stdout, child.stderr):
+                    os.fchown(pipe.fileno(), self._owner, self._owner)
             streams = {child.stdout.fileno(): stdout, child.stderr.fileno(): stderr, self._status_fd: self._status}
             timed_out = await self._watch(child, streams, timeout_s)
         return ProcessResult(

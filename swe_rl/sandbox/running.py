@@ -30,6 +30,7 @@ LOOK_EVERY_S = 0.25
 SETTLE_S = 0.05
 PAUSE_S = 0.05
 _CHUNK = 262_144
+_DEATH_LOOKS = 25
 _MAX_SETTLED_BYTES = 4 << 20
 
 
@@ -37,8 +38,12 @@ class Keeper(Protocol):
     """What holds the sandbox of a command."""
 
     sandbox_id: str
-    is_lost: bool
     is_disk_hard: bool
+    generation: int  # grows by each `reset`
+
+    def is_alive(self) -> bool:
+        """Whether the sandbox's first process lives."""
+        ...
 
     def counts(self) -> Counts: ...
 
@@ -72,6 +77,7 @@ class RunningCommand:
         self._is_settled = False
         self._started = time.monotonic()
         self._before = keeper.counts()
+        self._generation = keeper.generation
         self._supervision: asyncio.Task[CommandResult] | None = None
         self._leaving: asyncio.Task[None] | None = None
 
@@ -124,6 +130,11 @@ class RunningCommand:
         with contextlib.suppress(SandboxError):
             await self.wait(KILL_GRACE_S)
 
+    async def sweep(self) -> None:
+        """Kills what the command has left, whether it has ended itself or not."""
+        if not self._gone.is_set():
+            await self._end_tree()
+
     def detach(self) -> None:
         """Closes our ends of the pipes: when all is gone, or the sandbox closes. Safe to call twice."""
         for descriptor in [*self._streams, *([self._status_fd] if self._status_fd >= 0 else [])]:
@@ -158,7 +169,8 @@ class RunningCommand:
                 await self._keeper.end_tree(self._watcher)
             if await _wait(self._gone, KILL_GRACE_S / KILL_TRIES):
                 return
-        await self._keeper.reset()
+        if self._generation == self._keeper.generation:
+            await self._keeper.reset()
         if not await _wait(self._gone, KILL_GRACE_S):
             raise SandboxTimeoutError(
                 f"sandbox {self._keeper.sandbox_id}: a command is alive {2 * KILL_GRACE_S:g} s after SIGKILL"
@@ -179,9 +191,7 @@ class RunningCommand:
         if self._failure and self._code is None:
             raise SandboxError(f"sandbox {self._keeper.sandbox_id}: a command can't be started: {self._failure}")
         if self._code is None:
-            if self._keeper.is_lost:
-                raise SandboxError(f"sandbox {self._keeper.sandbox_id}: closed or lost while a command ran")
-            await self._keeper.reset()  # the watcher was killed: what it watched can't be told apart any more
+            await self._recover()
         counts = self._keeper.counts()
         number = 9 if self._code is None else os.WTERMSIG(self._code) if os.WIFSIGNALED(self._code) else None
         exit_code = None
@@ -200,6 +210,16 @@ class RunningCommand:
             pids_exceeded=counts.refused_forks > self._before.refused_forks,
             disk_full=disk_full,
         )
+
+    async def _recover(self) -> None:
+        """The watcher has died without a word. Raises SandboxError where the sandbox's end was the cause."""
+        for _ in range(_DEATH_LOOKS):  # the first process of a namespace is the last to go
+            if self._generation != self._keeper.generation:
+                return
+            if not self._keeper.is_alive():
+                raise SandboxError(f"sandbox {self._keeper.sandbox_id}: closed or lost while a command ran")
+            await asyncio.sleep(0.01)
+        await self._keeper.reset()  # the watcher alone was killed: what it watched can't be told apart any more
 
     def _read(self, descriptor: int) -> bool:
         """Whether there may be more at once."""

@@ -1,0 +1,140 @@
+"""One container of a session, seen from the engine: archives in and out, single commands as root, killing, starting.
+
+Everything here blocks and runs in a thread of the engine's. What comes out of the container is data that an untrusted
+command may have made.
+"""
+
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from docker.errors import APIError, NotFound
+from docker.models.containers import Container
+
+from swe_rl.errors import PathError, SandboxError
+from swe_rl.sandbox import docker_exec
+from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, Command, FileEntry
+from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, remove_container
+from swe_rl.sandbox.docker_stream import open_exec, split_frames
+from swe_rl.sandbox.environment import USER_ID
+
+logger = logging.getLogger(__name__)
+
+_AGENT = f"{USER_ID}:{USER_ID}"
+_UNPACK = "tar -xf - -C / && echo done"
+
+
+class LiveContainer:
+    """The calls that both ways of running commands need; archives pass through the engine."""
+
+    def __init__(self, container: Container) -> None:
+        self.container = container
+        self.name = str(container.name)
+
+    def is_running(self) -> bool:
+        try:
+            self.container.reload()
+        except NotFound:
+            return False
+        return bool(self.container.attrs["State"]["Running"])
+
+    def was_killed_for_memory(self) -> bool:
+        """Whether the engine has seen the kernel kill in it for want of memory since it was started."""
+        self.container.reload()
+        return bool(self.container.attrs["State"]["OOMKilled"])
+
+    def restart(self) -> None:
+        """Ends all that runs in it, and starts it again with the files that it has."""
+        try:
+            self.container.kill()
+        except APIError as error:
+            if error.status_code != 409:  # 409: it isn't running, which is what we want
+                raise
+        self.container.wait(timeout=30)
+        self.container.start()
+
+    def remove(self) -> None:
+        remove_container(self.container)
+
+    def place_apart(self, command: Command) -> None:
+        """/runner and /report for one command."""
+        if command.runner_dir is not None:
+            self._put(docker_exec.directory_archive(command.runner_dir, RUNNER_DIR.lstrip("/"), 0))
+        if command.report_dir is not None:
+            self._put(docker_exec.directory_archive(command.report_dir, REPORT_DIR.lstrip("/")))
+
+    def fetch_report(self, report_dir: Path) -> None:
+        """Plain files directly below /report."""
+        try:
+            docker_exec.save_report(self._packed(REPORT_DIR), report_dir)
+        except (NotFound, PathError, FileExistsError) as error:
+            logger.info("container %s: no report: %s", self.name, error)
+
+    def remove_apart(self) -> None:
+        """What `place_apart` has made."""
+        # Root without capabilities may empty its own directories only: whose they are empties the others.
+        self.execute(("/bin/sh", "-c", f"rm -rf {REPORT_DIR}/* {REPORT_DIR}/.[!.]*"), _AGENT)
+        self.execute(("/bin/rm", "-rf", REPORT_DIR, RUNNER_DIR), "0:0")
+
+    def read_tree(self, path: str) -> dict[str, FileEntry]:
+        """Raises PathError as `tree.read_tree`."""
+        return docker_exec.tree_of_archive(self._packed(path))
+
+    def copy_out(self, path: str, into: Path) -> None:
+        """Files, links and directories below `path`; `into` is made. Raises PathError."""
+        docker_exec.unpack(self._packed(path), into)
+
+    def kill_by(self, script: tuple[str, ...]) -> int:
+        """Runs a script that kills; its exit code."""
+        return self.execute(script, _AGENT)[0]
+
+    def execute(self, argv: tuple[str, ...], user: str, is_privileged: bool = False) -> tuple[int, bytes]:
+        """Exit code and output of a short command of ours. Raises SandboxError where the engine gives none."""
+        code, output = self.container.exec_run(list(argv), user=user, privileged=is_privileged, workdir="/")
+        if code is None:
+            raise SandboxError(f"docker: container {self.name}: the engine lost a command; is it still running?")
+        return int(code), bytes(output or b"")
+
+    def _put(self, archive: bytes) -> None:
+        if not self.container.put_archive("/", archive):
+            raise SandboxError(f"docker: container {self.name}: the engine refused an archive")
+
+    def _packed(self, path: str) -> Iterator[bytes]:
+        chunks, _ = self.container.get_archive(path, chunk_size=1 << 20)
+        yield from chunks
+
+
+class GvisorContainer(LiveContainer):
+    """Archives are packed and unpacked inside: the kernel there doesn't look at what changes outside.
+
+    Root's programs of the image do that, with all capabilities of that kernel, so that no command can hinder them.
+    """
+
+    def remove_apart(self) -> None:
+        self.execute(("/bin/rm", "-rf", REPORT_DIR, RUNNER_DIR), "0:0", is_privileged=True)
+
+    def kill_by(self, script: tuple[str, ...]) -> int:
+        return self.execute(script, "0:0", is_privileged=True)[0]
+
+    def _put(self, archive: bytes) -> None:
+        opened = open_exec(self.container, ("/bin/sh", "-c", _UNPACK), "0:0", {}, is_privileged=True)
+        with opened:
+            opened.settimeout(API_TIMEOUT_S)
+            opened.sendall(archive)
+            opened.shutdown(socket.SHUT_WR)
+            seen = b""
+            while chunk := opened.recv(65_536):
+                seen += chunk
+        frames, _ = split_frames(seen)
+        if b"".join(payload for name, payload in frames if name == "stdout") != b"done\n":
+            raise SandboxError(f"docker: container {self.name}: an archive can't be unpacked: {frames!r:.300}")
+
+    def _packed(self, path: str) -> Iterator[bytes]:
+        api = self.container.client.api
+        argv = ["/bin/tar", "-cf", "-", "-C", "/", path.lstrip("/")]
+        created = api.exec_create(self.container.id, argv, stderr=False, user="0:0", privileged=True, workdir="/")
+        yield from api.exec_start(created["Id"], stream=True)
+        code = api.exec_inspect(created["Id"])["ExitCode"]
+        if code != 0:
+            raise PathError(f"tree: {path}: changed while it was read, or can't be read (tar: {code})")

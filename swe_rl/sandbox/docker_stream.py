@@ -1,0 +1,114 @@
+"""One exec by the engine with its three streams over one socket, under asyncio.
+
+The engine's framing (8 bytes: stream, three zeros, length) is taken apart here; what the bytes mean isn't known here.
+Works over a Unix socket or plain TCP; what TLS needs isn't built.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from docker.models.containers import Container
+
+from swe_rl.errors import SandboxUnavailableError
+from swe_rl.sandbox.base import StreamName
+
+_HEADER = 8
+_CHUNK = 262_144
+_NAMES: dict[int, StreamName] = {1: "stdout", 2: "stderr"}
+
+
+def open_exec(
+    container: Container, argv: Sequence[str], user: str, env: Mapping[str, str], is_privileged: bool = False
+) -> socket.socket:
+    """Blocking: starts `argv` in the container. Raises the SDK's errors, SandboxUnavailableError for TLS."""
+    api = container.client.api
+    created = api.exec_create(
+        container.id,
+        list(argv),
+        stdin=True,
+        stdout=True,
+        stderr=True,
+        user=user,
+        environment=dict(env),
+        workdir="/",
+        privileged=is_privileged,
+    )
+    answer: Any = api.exec_start(created["Id"], socket=True)
+    raw = getattr(answer, "_sock", answer)
+    if isinstance(raw, ssl.SSLSocket):
+        raise SandboxUnavailableError("docker: an engine behind TLS isn't supported; forward its socket by ssh")
+    ours = socket.socket(fileno=os.dup(raw.fileno()))
+    with contextlib.suppress(OSError):
+        answer.close()
+    ours.setblocking(False)
+    return ours
+
+
+class ExecStream:
+    """Calls `on_data(stream, chunk)` as output comes, and `on_end` once when the exec has ended."""
+
+    def __init__(
+        self,
+        opened: socket.socket,
+        on_data: Callable[[StreamName, bytes], object],
+        on_end: Callable[[], object],
+    ) -> None:
+        self.on_data, self.on_end = on_data, on_end
+        self._socket = opened
+        self._held = b""
+        self._writing: asyncio.Task[None] | None = None
+        self.is_open = True
+        asyncio.get_running_loop().add_reader(opened.fileno(), self._read)
+
+    def write_soon(self, data: bytes, is_last: bool = False) -> None:
+        """In the background: a command needn't read all of its input. `is_last`: then the input ends."""
+        self._writing = asyncio.create_task(self._write(data, is_last))
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self.is_open:
+            self.is_open = False
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            if self._writing is not None:
+                self._writing.cancel()
+            self._socket.close()
+
+    async def _write(self, data: bytes, is_last: bool) -> None:
+        with contextlib.suppress(OSError):  # an exec that has ended says so by the end of its output
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
+            if is_last:
+                self._socket.shutdown(socket.SHUT_WR)
+
+    def _read(self) -> None:
+        try:
+            chunk = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if not chunk:
+            self.close()
+            self.on_end()
+            return
+        frames, self._held = split_frames(self._held + chunk)
+        for name, payload in frames:
+            self.on_data(name, payload)
+
+
+def split_frames(data: bytes) -> tuple[list[tuple[StreamName, bytes]], bytes]:
+    """The whole frames at the beginning, and the rest."""
+    frames, begin = [], 0
+    while len(data) - begin >= _HEADER:
+        size = int.from_bytes(data[begin + 4 : begin + _HEADER], "big")
+        if len(data) - begin < _HEADER + size:
+            break
+        name = _NAMES.get(data[begin])
+        if name is not None:
+            frames.append((name, data[begin + _HEADER : begin + _HEADER + size]))
+        begin += _HEADER + size
+    return frames, data[begin:]

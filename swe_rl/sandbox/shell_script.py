@@ -1,0 +1,125 @@
+"""What the shell inside of a container is told: one command between two marks, and how a command's tree is found.
+
+The shell reads its own script from the exec's standard input; each command is one compound line. Behind it, on both
+output streams, comes a trailer: a random word, the exit status, the counts of OOM kills and refused forks, and how many
+processes there were before and after. A command may forge its own trailer, which harms nobody else.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MARK = "SWE_RL_COMMAND"
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+MAX_ARGUMENTS_BYTES = 1024 * 1024
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_TRAILER_ROOM = 128
+
+# Only what the shell has built in: a process costs ten milliseconds and more under gVisor.
+PRELUDE = """count() {
+    oom=0; forks=0
+    for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+        [ -r "$file" ] && while read -r name value; do [ "$name" = oom_kill ] && oom=$value; done <"$file"
+    done
+    for file in /sys/fs/cgroup/pids.events /sys/fs/cgroup/pids/pids.events; do
+        [ -r "$file" ] && while read -r name value; do [ "$name" = max ] && forks=$value; done <"$file"
+    done
+}
+processes() { set -- /proc/[0-9]*; number=$#; }
+trail() {
+    status=$2; count; processes
+    echo "$1 $status $oom $forks $before $number"
+    echo "$1 $status $oom $forks $before $number" >&2
+}
+"""
+
+# As root with all capabilities, by the engine: nobody inside can hinder it. A process is the command's if its line of
+# parents leads to the command's shell, or to an orphan that carries the command's mark in its environment, or to one
+# without any mark that is younger than the command.
+KILL_SCRIPT = f"""mark={MARK}=$1; shell=$2; since=$3
+for pass in 1 2 3 4 5 6 7 8; do
+    found=
+    for path in /proc/[0-9]*; do
+        pid=${{path#/proc/}}; at=$pid
+        [ "$pid" = "$$" ] && continue
+        while :; do
+            line=; read -r line <"/proc/$at/stat" 2>/dev/null
+            [ -n "$line" ] || {{ at=gone; break; }}
+            set -- ${{line##*) }}
+            [ "$1" = Z ] && [ "$at" = "$pid" ] && {{ at=gone; break; }}
+            [ "$2" -gt 1 ] && [ "$2" != "$shell" ] && {{ at=$2; continue; }}
+            break
+        done
+        [ "$at" = gone ] && continue
+        if [ "$2" = "$shell" ]; then found="$found $pid"; continue; fi
+        [ "$2" = 1 ] || continue
+        other=$(tr '\\0' '\\n' <"/proc/$at/environ" 2>/dev/null | grep -a '^{MARK}=')
+        if [ "$other" = "$mark" ] || {{ [ -z "$other" ] && [ "${{20}}" -gt "$since" ]; }}; then found="$found $pid"; fi
+    done
+    [ -n "$found" ] || exit 0
+    kill -9 $found 2>/dev/null
+done
+exit 1"""
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    """What the shell said behind a command."""
+
+    status: int
+    oom_kills: int
+    refused_forks: int
+    num_before: int
+    num_after: int
+
+
+class TrailedStream:
+    """Parts one output stream from the trailer behind it."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word.encode()
+        self._held = b""
+        self.trailer: Trailer | None = None
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What of the output is certain by now."""
+        data = self._held + chunk
+        at = data.find(self._word)
+        if at >= 0 and b"\n" in data[at:]:
+            numbers = data[at:].split(b"\n")[0].split()[1:]
+            if len(numbers) == 5 and all(number.isdigit() for number in numbers):
+                self.trailer = Trailer(*(int(number) for number in numbers))
+                self._held = b""
+                return data[:at]
+        keep = len(data) - at if at >= 0 else min(len(data), _TRAILER_ROOM)
+        self._held = data[len(data) - keep :]
+        return data[: len(data) - keep]
+
+    def rest(self) -> bytes:
+        """What was held back, where no trailer will come."""
+        rest, self._held = self._held, b""
+        return rest
+
+
+def command_line(argv: Sequence[str], cwd: str, env: Mapping[str, str], word: str, has_stdin: bool) -> str:
+    """Raises ValueError for what can't be a command line. `word`: the trailer's, and the mark's."""
+    if not argv or any("\0" in text for text in (*argv, *env.keys(), *env.values())):
+        raise ValueError("no words, or embedded null byte")
+    unusual = [name for name in env if not _VARIABLE.match(name)]
+    if unusual:
+        raise ValueError(f"variable {unusual[0]!r} isn't a name")
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in (dict(env) | {MARK: word}).items())
+    complaint = shlex.quote(f"sandbox: no such directory: {cwd}")
+    source = "" if has_stdin else "</dev/null "
+    return (
+        f"processes; before=$number\n"
+        f"(cd {shlex.quote(cwd)} 2>/dev/null || {{ echo {complaint} >&2; exit 126; }}; export {exports}; "
+        f"exec {shlex.join(argv)}) {source}; trail {word} $?\n"
+    )
+
+
+def is_too_long(argv: Sequence[str]) -> bool:
+    """Whether the kernel would refuse to start it."""
+    sizes = [len(argument.encode(errors="surrogateescape")) for argument in argv]
+    return max(sizes, default=0) > MAX_ARGUMENT_BYTES or sum(sizes) > MAX_ARGUMENTS_BYTES
