@@ -239,6 +239,8 @@ class Soak:
             "seconds": round(seen.seconds, 1),
             "sessions_per_s": round(args.sessions / seen.seconds, 2),
             "faults": dict(self._injector.done),
+            "faults_planned": dict(Counter(kind for phase in self._phases for kind in phase.faults.values())),
+            "creations_refused_for_now": self._ledger.num_refused,
             "outcomes": dict(self._ledger.outcomes),
             "ends_in_journal": seen.ends,
             "latency_ms": {name: _latency(values) for name, values in self._ledger.seconds.items()},

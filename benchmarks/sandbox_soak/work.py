@@ -13,20 +13,22 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from sandbox_soak.faults import Injector
 from swe_rl.client import SandboxClient
-from swe_rl.errors import SweRlError
-from swe_rl.wire import ExecRequest, ExecResult, SessionLimits
+from swe_rl.errors import CapacityError, SweRlError
+from swe_rl.wire import ExecRequest, ExecResult, SessionInfo, SessionLimits
 
 TTL_S = 60.0
 GONE_TTL_S = 2.0
+PATIENCE_S = 60.0
 SMALL_DISK_MB = 8
 BIG_BYTES = 300_000
 TRUE = ExecRequest(argv=["true"])
 
 
 class Ledger:
-    """What came of all sessions."""
+    """What came of all sessions. `num_refused`: how often the service said that it has no room now."""
 
     def __init__(self) -> None:
+        self.num_refused = 0
         self.outcomes: Counter[str] = Counter()
         self.problems: list[str] = []
         self.seconds: dict[str, list[float]] = defaultdict(list)
@@ -71,13 +73,10 @@ class Worker:
         self._ledger.outcomes[outcome] += 1
 
     async def _live(self, fault: str | None) -> str:
-        started = time.perf_counter()
-        session = await self._client.create_session(
-            self._random.choice(self._tasks),
+        session = await self._create(
             ttl_s=GONE_TTL_S if fault == "client_gone" else TTL_S,
             limits=SessionLimits(disk_mb=SMALL_DISK_MB) if fault == "disk_full" else None,
         )
-        self._ledger.seconds["create"].append(time.perf_counter() - started)
         session_id = session.session_id
         try:
             await self._true(session_id)
@@ -100,6 +99,24 @@ class Worker:
         await self._client.close_session(session_id)
         self._ledger.seconds["close"].append(time.perf_counter() - started)
         return "closed"
+
+    async def _create(self, ttl_s: float, limits: SessionLimits | None) -> SessionInfo:
+        """Waits as the service asks where it has no room, e.g. on its disk; after `PATIENCE_S` it is an outcome."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            started = time.perf_counter()
+            try:
+                session = await self._client.create_session(
+                    self._random.choice(self._tasks), ttl_s=ttl_s, limits=limits
+                )
+            except CapacityError as error:
+                if time.monotonic() > deadline:
+                    raise
+                self._ledger.num_refused += 1
+                await asyncio.sleep(error.retry_after_s)
+                continue
+            self._ledger.seconds["create"].append(time.perf_counter() - started)
+            return session
 
     async def _true(self, session_id: str) -> None:
         result = await self._ledger.timed("exec", self._client.exec(session_id, TRUE))
