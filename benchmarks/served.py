@@ -19,7 +19,7 @@ from swe_rl.synth.write import write_task
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "a-token-for-benchmarks"
-START_S = 120.0
+START_S = 300.0
 STOP_S = 120.0
 T = TypeVar("T")
 

@@ -225,7 +225,7 @@ class Soak:
         seen, args = self._seen, self._args
         assert seen.before is not None and seen.after is not None
         leaks = {kind: len(found) for kind, found in seen.left.items()} | _grown(seen.before, seen.after)
-        problems = list(self._ledger.problems)
+        problems = [*self._injector.problems, *self._ledger.problems]
         if seen.exit_code != 0:
             problems.append(f"the service ended with {seen.exit_code}: {self._served.log_tail()}")
         if seen.ends.get("none"):

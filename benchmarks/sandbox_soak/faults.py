@@ -90,9 +90,13 @@ class Injector:
     async def _kill_service(self) -> None:
         async with self._turn:
             self.up.clear()
-            await self._served.kill()
-            await self._served.start()
-            self.up.set()
+            try:
+                await self._served.kill()
+                await self._served.start()
+            except RuntimeError as error:
+                self.problems.append(str(error))
+            finally:
+                self.up.set()
 
     async def _kill_sandbox(self) -> None:
         """Any of them, also one that waits in the pool."""
