@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from swe_rl.grade.check import PatchGrader
+    from swe_rl.task.language import LanguageSpec
     from swe_rl.task.spec import TaskSpec
     from swe_rl.task.taskset import TaskSet
 
@@ -30,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verb = verbs.add_parser("check", help="solutions resolve, bases don't, runs agree; exit code 1 if any task fails")
     _add_selection(verb)
     verb.add_argument("--languages", type=Path, default=Path("sandboxes"), metavar="DIR", help="default: sandboxes")
-    verb.add_argument("--backend", choices=("auto", "bubblewrap", "docker"), default="auto")
+    verb.add_argument("--backend", choices=("auto", "bubblewrap", "docker", "docker-runsc"), default="auto")
+    verb.add_argument("--url", metavar="URL", help="check in the sandbox service there, by its own copy of the tasks")
     verb.add_argument("--concurrency", type=int, default=2, metavar="N", help="gradings at once (default: 2)")
     verb.add_argument("--strict", action="store_true", help="a task that can't be checked on this machine fails, too")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -123,30 +126,57 @@ def _check(args: argparse.Namespace) -> int:
 
 
 async def _check_all(args: argparse.Namespace, tasks: "list[TaskSpec]") -> dict[str, int]:
-    from swe_rl.grade.check import check_tasks
-    from swe_rl.grade.grader import Grader
-    from swe_rl.sandbox.backend import default_scratch_dir, open_backend
     from swe_rl.task.language import read_languages
 
     languages = read_languages(args.languages)
-    counts = {"ok": 0, "failed": 0, "skipped": 0}
+    if args.url is None:
+        return await _check_here(args, tasks, languages)
+    from swe_rl.cli.remote_grader import RemoteGrader
+    from swe_rl.client import SandboxClient
+
+    async with SandboxClient(args.url) as client:
+        grader = RemoteGrader(client, args.concurrency)
+        await grader.compare(tasks)
+        return await _check_with(args, tasks, languages, grader, needs_host_tools=False)
+
+
+async def _check_here(
+    args: argparse.Namespace, tasks: "list[TaskSpec]", languages: "dict[str, LanguageSpec]"
+) -> dict[str, int]:
+    from swe_rl.grade.grader import Grader
+    from swe_rl.sandbox.backend import default_scratch_dir, open_backend
+
     scratch = default_scratch_dir()
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="check-", dir=scratch, ignore_cleanup_errors=True) as name:
         backend = await open_backend(args.backend, languages, Path(name))
         try:
             grader = Grader(backend, languages, args.concurrency, Path(name))
-            needs_host_tools = backend.name == "bubblewrap"
-            async for result in check_tasks(tasks, grader, languages, needs_host_tools=needs_host_tools):
-                counts[result.status] += 1
-                if args.json:
-                    line = {"task_id": result.task_id, "split": result.split}
-                    print(json.dumps(line | {"status": result.status.value, "problem": result.problem}), flush=True)
-                else:
-                    problem = f": {result.problem}" if result.problem else ""
-                    print(f"{result.status.value:8}{result.split}/{result.task_id}{problem}", flush=True)
+            is_bubblewrap = backend.name == "bubblewrap"
+            return await _check_with(args, tasks, languages, grader, needs_host_tools=is_bubblewrap)
         finally:
             await backend.close()
+
+
+async def _check_with(
+    args: argparse.Namespace,
+    tasks: "list[TaskSpec]",
+    languages: "dict[str, LanguageSpec]",
+    grader: "PatchGrader",
+    *,
+    needs_host_tools: bool,
+) -> dict[str, int]:
+    from swe_rl.grade.check import check_tasks
+
+    counts = {"ok": 0, "failed": 0, "skipped": 0}
+    async for result in check_tasks(tasks, grader, languages, needs_host_tools=needs_host_tools):
+        counts[result.status] += 1
+        if args.json:
+            line = {"task_id": result.task_id, "split": result.split}
+            print(json.dumps(line | {"status": result.status.value, "problem": result.problem}), flush=True)
+        else:
+            problem = f": {result.problem}" if result.problem else ""
+            print(f"{result.status.value:8}{result.split}/{result.task_id}{problem}", flush=True)
     return counts
 
 

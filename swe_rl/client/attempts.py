@@ -68,7 +68,7 @@ class Endpoint:
             self._url = httpx.URL(self.base_url)
         except (httpx.InvalidURL, TypeError) as error:
             raise ConfigError(f"sandbox client: {base_url!r} isn't an address: {error}") from error
-        if self._url.scheme not in ("http", "https"):
+        if self._url.scheme not in ("http", "https") or not self._url.host:
             raise ConfigError(f"sandbox client: {base_url!r} isn't an address, expected http:// or https://")
         self._headers = [
             (b"host", self._url.netloc),

@@ -8,14 +8,23 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from swe_rl.errors import SandboxError, TaskError
-from swe_rl.grade.grader import Grader
+from swe_rl.grade.judge import Judgement
 from swe_rl.task.language import LanguageSpec
 from swe_rl.task.spec import TaskSpec
-from swe_rl.verdict import Outcome
+from swe_rl.verdict import Outcome, Verdict
 
 NUM_RUNS = 2
+
+
+class PatchGrader(Protocol):
+    """What a check needs: a `Grader` here, or a service's."""
+
+    async def grade(self, task: TaskSpec, patch: str) -> Verdict: ...
+
+    async def run_base(self, task: TaskSpec) -> Judgement: ...
 
 
 class CheckStatus(StrEnum):
@@ -37,7 +46,7 @@ class CheckResult:
 
 
 async def check_tasks(
-    tasks: Sequence[TaskSpec], grader: Grader, languages: dict[str, LanguageSpec], *, needs_host_tools: bool
+    tasks: Sequence[TaskSpec], grader: PatchGrader, languages: dict[str, LanguageSpec], *, needs_host_tools: bool
 ) -> AsyncIterator[CheckResult]:
     """Yields results in the tasks' order while later tasks already run. The grader bounds how many run at once.
 
@@ -54,7 +63,7 @@ async def check_tasks(
 
 
 async def _check(
-    task: TaskSpec, grader: Grader, languages: dict[str, LanguageSpec], needs_host_tools: bool
+    task: TaskSpec, grader: PatchGrader, languages: dict[str, LanguageSpec], needs_host_tools: bool
 ) -> CheckResult:
     language = languages.get(task.language)
     if language is None:
@@ -70,7 +79,7 @@ async def _check(
     return _result(task, CheckStatus.FAILED if problem else CheckStatus.OK, problem)
 
 
-async def check_task(task: TaskSpec, grader: Grader) -> str:
+async def check_task(task: TaskSpec, grader: PatchGrader) -> str:
     """The first problem in one line, or ''. Raises TaskError for an unreadable folder, SandboxError for a fault."""
     task.content_sha256  # noqa: B018  (walks the folder, and so refuses what a task may not hold)
     for run in range(1, NUM_RUNS + 1):
@@ -80,7 +89,7 @@ async def check_task(task: TaskSpec, grader: Grader) -> str:
     return ""
 
 
-async def _solution_problem(task: TaskSpec, grader: Grader) -> str:
+async def _solution_problem(task: TaskSpec, grader: PatchGrader) -> str:
     verdict = await grader.grade(task, task.solution_patch)
     if verdict.is_resolved:
         restored = verdict.signals["restored"]
@@ -95,7 +104,7 @@ async def _solution_problem(task: TaskSpec, grader: Grader) -> str:
     )
 
 
-async def _base_problem(task: TaskSpec, grader: Grader) -> str:
+async def _base_problem(task: TaskSpec, grader: PatchGrader) -> str:
     judgement = await grader.run_base(task)
     passing, kept = judgement.fail_to_pass, judgement.pass_to_pass
     if judgement.outcome is Outcome.TIMEOUT:

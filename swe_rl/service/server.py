@@ -1,7 +1,7 @@
 """Runs an app under uvicorn on an address that is known before the first call: the socket is bound first.
 
 The first SIGTERM or SIGINT drains: no new sessions, those that live are served until they end or the deadline comes.
-A second one ends the service at once.
+A second one is the deadline; a third ends the service whatever runs.
 """
 
 import asyncio
@@ -43,10 +43,13 @@ class _Drain:
     def __init__(self, server: _Server, service: Service, drain_s: float) -> None:
         self._server, self._service, self._drain_s = server, service, drain_s
         self._task: asyncio.Task[None] | None = None
+        self._is_over = asyncio.Event()
 
     def on_signal(self) -> None:
-        if self._task is None and self._drain_s > 0:
+        if self._task is None:
             self._task = asyncio.create_task(self._drain())
+        elif not self._is_over.is_set():
+            self._is_over.set()
         else:
             self._server.should_exit = True
 
@@ -55,8 +58,13 @@ class _Drain:
         num_sessions = len(self._service.sessions)
         if num_sessions:
             logger.info("draining: %d sessions live; waiting up to %g s", num_sessions, self._drain_s)
-        if not await self._service.sessions.wait_empty(self._drain_s):
-            logger.info("draining: %d sessions are ended at the deadline", len(self._service.sessions))
+        waiting = [asyncio.create_task(self._service.sessions.wait_empty(self._drain_s)),
+                   asyncio.create_task(self._is_over.wait())]  # fmt: skip
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        # Before the server stops, so that calls in progress are still told how their session ended.
+        await self._service.sessions.close_all()
         self._server.should_exit = True
 
 
