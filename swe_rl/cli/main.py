@@ -15,6 +15,7 @@ from swe_rl.errors import ConfigError, SweRlError
 
 VERBS = {
     "serve": "start a sandbox service or an inference server",
+    "images": "build and prove the languages' images",
     "tasks": "list, show, check and make tasks",
     "coldstart": "make a cold-start policy from demonstrations",
     "rollout": "sample groups of episodes into a run's rollout store",

@@ -44,7 +44,7 @@ def engine() -> "docker.DockerClient":
         try:
             client.images.get(f"swe-rl/{language}")
         except docker.errors.ImageNotFound:
-            pytest.skip(f"no image swe-rl/{language}; build it with: sandboxes/base/build.sh {language}")
+            pytest.skip(f"no image swe-rl/{language}; build it with: swe-rl images build {language}")
     return client
 
 
@@ -143,7 +143,7 @@ async def test_a_missing_image_says_how_to_build_it(
     lacking = replace(languages["python"], image={"name": "swe-rl/not-built"})
     backend = DockerBackend({"python": lacking}, tmp_path / "scratch")
     try:
-        with pytest.raises(SandboxUnavailableError, match=r"swe-rl/not-built.*sandboxes/base/build\.sh python"):
+        with pytest.raises(SandboxUnavailableError, match=r"swe-rl/not-built.*swe-rl images build python"):
             await backend.create(SandboxSpec(source, "python"))
     finally:
         await backend.close()
