@@ -33,6 +33,7 @@ CAPABILITY_VERSION_3 = 0x2008_0522
 CLONE3, CAPSET, KEYCTL = {"x86_64": (435, 126, 250), "aarch64": (435, 91, 219)}.get(os.uname().machine, (0, 0, 0))
 KEYCTL_JOIN_SESSION_KEYRING = 1
 MAX_DESCRIPTORS = 16
+MAX_OPEN = 4096  # far more than the joiner ever holds
 MAX_INSTRUCTIONS = 4096
 
 CLONE_NEWPID = 0x2000_0000
@@ -49,6 +50,7 @@ class _Program(ctypes.Structure):
 
 def main(channel: socket.socket) -> None:
     """Serves requests until the other end is closed."""
+    channel.set_inheritable(False)  # it came through an exec: no command may ever hold it
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _hide_command_line()
     _drop_bounding_set()  # what may be gained by executing: nobody here needs it, and every command is without it
@@ -124,8 +126,7 @@ def _watch(request: dict[str, Any], pidfd: int, status: int, streams: list[int],
         command = _clone_into(cgroups.pop()) if request["is_born_in_cgroup"] else os.fork()
         if command == 0:
             _become(request, status, streams, cgroups)
-        os.closerange(0, status)
-        os.closerange(status + 1, 1024)
+        _close_all_but(status, first=0)
         while True:
             pid, code = os.waitpid(-1, 0)
             if pid == command:
@@ -153,6 +154,7 @@ def _become(request: dict[str, Any], status: int, streams: list[int], cgroups: l
             os.dup2(descriptor, target)
             if request["user"] is not None and stat.S_ISFIFO(os.fstat(target).st_mode):
                 os.fchown(target, request["user"], request["user"])  # else it couldn't open /dev/stderr
+        _close_all_but(status, first=3)
         _give_up_rights(request["user"], request["groups"])
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
@@ -171,6 +173,11 @@ def _become(request: dict[str, Any], status: int, streams: list[int], cgroups: l
     if not has_directory:
         _refuse(f"no such directory: {request['cwd']}", 126)
     _execute(request["argv"], request["env"])
+
+
+def _close_all_but(kept: int, first: int) -> None:
+    os.closerange(first, kept)
+    os.closerange(max(first, kept + 1), MAX_OPEN)
 
 
 def _give_up_rights(user: int | None, groups: list[int]) -> None:

@@ -165,7 +165,21 @@ async def test_commands_run_side_by_side(sandbox: Sandbox) -> None:
 async def test_forty_commands_do_not_use_anything_up(run: Run) -> None:
     for number in range(40):
         assert (await run(f"echo {number}")).stdout == f"{number}\n".encode()
-    assert int((await run("ls /proc/self/fd 2>/dev/null | wc -l; true")).stdout or 0) <= 8
+
+
+async def test_a_command_holds_its_three_streams_and_nothing_else(sandbox: Sandbox) -> None:
+    script = """import os
+held = []
+for number in range(4096):
+    try:
+        os.fstat(number)
+        held.append(number)
+    except OSError:
+        pass
+print(held)"""
+    for stdin in (b"", b"x"):
+        result = await sandbox.run(Command(("python3", "-I", "-S", "-c", script), stdin=stdin))
+        assert result.stdout == b"[0, 1, 2]\n"
 
 
 async def test_output_that_looks_like_the_services_own_is_data(run: Run) -> None:

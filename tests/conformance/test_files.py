@@ -132,7 +132,7 @@ async def test_a_snapshot_has_the_files_and_its_forks_are_apart(
     sandbox: Sandbox, run: Run, make: Make, tmp_path: Path
 ) -> None:
     await run(
-        "echo changed >README.md; mkdir kept; echo x >kept/x; echo t >/tmp/t; git commit -qam second; sleep 900 &"
+        "echo changed >README.md; mkdir kept; echo x >kept/x; echo t >/tmp/t; git add -A; git commit -qm second; sleep 900 &"
     )
     await sandbox.snapshot(tmp_path / "snapshot")
     first, second = await make(tmp_path / "snapshot"), await make(tmp_path / "snapshot")

@@ -1,0 +1,176 @@
+"""Commands that join a live session: races with its end, faults of what stands beside it, and nothing left over."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from swe_rl.errors import SandboxError, SandboxUnavailableError
+from swe_rl.sandbox import cgroup
+from swe_rl.sandbox.base import Command, CommandResult, Limits, Sandbox, SandboxSpec
+from swe_rl.sandbox.bubblewrap import BubblewrapBackend
+from swe_rl.sandbox.bubblewrap_sandbox import BubblewrapSandbox
+from swe_rl.task.language import LanguageSpec
+
+Run = Callable[..., Awaitable[CommandResult]]
+IsAlive = Callable[[str], bool]
+
+
+@pytest.fixture
+async def opened(languages: dict[str, LanguageSpec], tmp_path: Path) -> AsyncIterator[BubblewrapBackend]:
+    backend = BubblewrapBackend(languages, tmp_path / "scratch")
+    try:
+        await backend.check()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
+async def session(opened: BubblewrapBackend, repository: Path) -> BubblewrapSandbox:
+    return await opened.create(SandboxSpec(repository, "python", Limits(memory_mb=256, num_pids=48)))
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def children() -> set[int]:
+    return {int(pid) for task in os.listdir("/proc/self/task") for pid in _children(task)}
+
+
+def _children(task: str) -> list[str]:
+    return Path(f"/proc/self/task/{task}/children").read_text().split()
+
+
+async def test_commands_use_up_no_descriptor_and_leave_no_process(session: BubblewrapSandbox) -> None:
+    await session.run(Command(("true",)))
+    before, beside = descriptors(), children()
+    for _ in range(20):
+        await session.run(Command(("bash", "-c", "echo x; echo y >&2"), stdin=b"in"))
+    await asyncio.gather(*(session.run(Command(("echo", str(n)))) for n in range(10)))
+    await session.run(Command(("sleep", "60"), timeout_s=0.2))
+    for _ in range(100):
+        if descriptors() <= before:
+            break
+        await asyncio.sleep(0.02)
+    assert descriptors() <= before
+    assert children() == beside
+
+
+async def test_sessions_use_up_no_descriptor(opened: BubblewrapBackend, repository: Path) -> None:
+    async def one() -> None:
+        sandbox = await opened.create(SandboxSpec(repository, "python"))
+        await sandbox.run(Command(("bash", "-c", "sleep 900 & echo x")))
+        await sandbox.close()
+
+    await one()
+    before = descriptors()
+    await asyncio.gather(*(one() for _ in range(8)))
+    assert descriptors() <= before
+
+
+async def test_a_session_without_its_first_process_is_lost_and_says_so(session: BubblewrapSandbox) -> None:
+    running = asyncio.create_task(session.run(Command(("sleep", "900"))))
+    await session.run(Command(("true",)))
+    assert session._holder is not None
+    signal.pidfd_send_signal(session._holder.pidfd, signal.SIGKILL)
+    with pytest.raises(SandboxError, match="lost"):
+        await running
+    with pytest.raises(SandboxError, match="killed from outside"):
+        await session.run(Command(("true",)))
+    await session.close()
+
+
+async def test_commands_outlive_the_joiner_and_the_next_is_started_anew(
+    opened: BubblewrapBackend, session: BubblewrapSandbox
+) -> None:
+    running = asyncio.create_task(session.run(Command(("bash", "-c", "until [ -e go ]; do sleep 0.05; done; echo on"))))
+    await session.run(Command(("true",)))
+    child = opened._joiner._child
+    assert child is not None
+    child.kill()
+    child.wait()
+    await session.run(Command(("touch", "go")))
+    assert (await running).stdout == b"on\n"
+    assert opened._joiner._child is not child
+
+
+async def test_a_watcher_that_is_killed_ends_its_command_and_not_the_session(
+    session: BubblewrapSandbox, is_alive: IsAlive
+) -> None:
+    process = await session.start(Command(("bash", "-c", "setsid sleep 987654321 & sleep 987654321")))
+    for _ in range(500):
+        if is_alive("987654321"):
+            break
+        await asyncio.sleep(0.02)
+    os.kill(process._watcher, signal.SIGKILL)  # type: ignore[attr-defined]
+    result = await process.wait(30.0)
+    assert result is not None
+    assert result.signal == 9
+    assert not is_alive("987654321")
+    assert (await session.run(Command(("cat", "README.md")))).stdout == b"hello\n"
+
+
+async def test_closing_at_any_moment_of_a_start_leaves_nothing(
+    opened: BubblewrapBackend, repository: Path, is_alive: IsAlive
+) -> None:
+    for delay_s in (0.0, 0.001, 0.003, 0.01, 0.03):
+        sandbox = await opened.create(SandboxSpec(repository, "python"))
+        tasks = [asyncio.create_task(sandbox.run(Command(("sleep", "987654322")))) for _ in range(3)]
+        await asyncio.sleep(delay_s)
+        await sandbox.close()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(outcome, SandboxError) for outcome in outcomes), outcomes
+        assert not is_alive("987654322")
+    [home] = (opened._scratch_dir).glob("bubblewrap-*")
+    assert list((home / "sessions").iterdir()) == []
+
+
+async def test_a_flood_of_output_from_the_background_leaves_the_service_responsive(session: BubblewrapSandbox) -> None:
+    await session.run(Command(("bash", "-c", "yes & yes >&2 &")))
+    for number in range(20):
+        assert (await session.run(Command(("echo", str(number))))).stdout == f"{number}\n".encode()
+
+
+async def test_a_command_can_write_to_its_streams_by_their_names(sandbox: Sandbox, run: Run) -> None:
+    result = await run("echo out >/dev/stdout; echo err >/dev/stderr; cat /dev/stdin", stdin=b"in\n")
+    assert (result.stdout, result.stderr) == (b"out\nin\n", b"err\n")
+
+
+async def test_the_whole_tree_dies_also_without_a_control_group(
+    languages: dict[str, LanguageSpec],
+    tmp_path: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_alive: IsAlive,
+) -> None:
+    monkeypatch.setattr(cgroup, "MOUNT", Path("/nonexistent"))
+    backend = BubblewrapBackend(languages, tmp_path / "scratch")
+    try:
+        await backend.check()
+        sandbox = await backend.create(SandboxSpec(repository, "python"))
+        await sandbox.run(Command(("bash", "-c", "setsid sleep 987654323 & true")))
+        script = "(env -i setsid sleep 987654324 &); trap '' TERM; sleep 987654324"
+        assert (await sandbox.run(Command(("bash", "-c", script), timeout_s=1.0))).timed_out
+        assert not is_alive("987654324")
+        assert is_alive("987654323")
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+    finally:
+        await backend.close()
+    assert not is_alive("987654323")
+
+
+async def test_a_tree_that_flees_from_one_process_to_the_next_is_caught(session: BubblewrapSandbox, run: Run) -> None:
+    flee = "import os\nwhile True:\n    if os.fork(): os._exit(0)\n    os.setsid()\n"
+    result = await session.run(Command(("bash", "-c", f"python3 -c '{flee}' & sleep 900"), timeout_s=1.5))
+    assert result.timed_out
+    look = (
+        "import glob\nprint(sum(b'while True' in open(p, 'rb').read() for p in glob.glob('/proc/[0-9]*/cmdline')) - 1)"
+    )
+    assert (await session.run(Command(("python3", "-c", look)))).stdout == b"0\n"
