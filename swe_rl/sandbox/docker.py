@@ -188,7 +188,7 @@ class DockerBackend:
         except ImageNotFound as error:
             raise SandboxUnavailableError(
                 f"docker: no image {image!r} for language {spec.language!r}; "
-                f"build it with: sandboxes/base/build.sh {spec.language}"
+                f"build it with: swe-rl images build {spec.language}"
             ) from error
         try:
             container.put_archive("/", docker_exec.base_archive())

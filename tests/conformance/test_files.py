@@ -131,9 +131,8 @@ async def test_the_working_directory_is_a_clean_repository_of_one_commit(run: Ru
 async def test_a_snapshot_has_the_files_and_its_forks_are_apart(
     sandbox: Sandbox, run: Run, make: Make, tmp_path: Path
 ) -> None:
-    await run(
-        "echo changed >README.md; mkdir kept; echo x >kept/x; echo t >/tmp/t; git add -A; git commit -qm second; sleep 900 &"
-    )
+    await run("echo changed >README.md; mkdir kept; echo x >kept/x; echo t >/tmp/t; git add -A; git commit -qm second")
+    await run("sleep 900 &")
     await sandbox.snapshot(tmp_path / "snapshot")
     first, second = await make(tmp_path / "snapshot"), await make(tmp_path / "snapshot")
     assert await first.read_tree() == await sandbox.read_tree()
