@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MALLOC_ARENA_MAX := 1
 
-.PHONY: quickstart test lint coldstart test-vllm clean
+.PHONY: quickstart test conformance lint coldstart test-vllm clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/swe-rl run --config quickstart
@@ -15,6 +15,10 @@ quickstart: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory lint
 	$(BIN)/pytest
+
+# The same cases on every sandbox backend that this machine has, and a table of them.
+conformance: $(VENV)/.installed-dev
+	$(BIN)/pytest tests/conformance
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
