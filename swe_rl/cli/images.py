@@ -119,7 +119,8 @@ async def _prove_all(args: argparse.Namespace, chosen: "list[LanguageSpec]", rec
 
 
 def _line(proof: "Proof") -> str:
+    built = "built" if proof.is_built else "NOT BUILT"
     passes = "passes" if proof.passes else "DOESN'T PASS"
     fails = "fails" if proof.fails else "DOESN'T FAIL"
-    line = f"{proof.language:12} built, passing {passes}, failing {fails}, {proof.seconds:.1f} s"
+    line = f"{proof.language:12} {built}, passing {passes}, failing {fails}, {proof.seconds:.1f} s"
     return f"{line}: {proof.problem}" if proof.problem else line

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_rl.client import SandboxClient
-from swe_rl.errors import ConfigError, SandboxError, SweRlError
+from swe_rl.errors import ConfigError, SandboxError, SandboxUnavailableError, SweRlError
 from swe_rl.sandbox.base import Backend
 from swe_rl.service.app import create_app
 from swe_rl.service.server import running
@@ -37,13 +37,17 @@ pass_to_pass = [{kept}]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What one language's hello-repository did; `problem` is one line, '' if all was as it should be."""
+    """What one language's hello-repository did; `problem` is one line, '' if all was as it should be.
+
+    `is_built` is False where there is no image, or no toolchain, to run it with.
+    """
 
     language: str
     passes: bool = False
     fails: bool = False
     problem: str = ""
     seconds: float = 0.0
+    is_built: bool = True
 
     @property
     def is_whole(self) -> bool:
@@ -76,7 +80,7 @@ async def prove(language: LanguageSpec, client: SandboxClient) -> Proof:
     """Never raises for what the language's toolchain does: it's the proof's `problem`."""
     hello, started = require_hello(language), time.monotonic()
     passes = fails = False
-    problem = ""
+    is_built, problem = True, ""
     try:
         problem = await _failing_problem(client, language)
         fails = not problem
@@ -84,8 +88,9 @@ async def prove(language: LanguageSpec, client: SandboxClient) -> Proof:
         passes, problem = not mended, problem or mended
         problem = problem or await _leaving_problem(client, language, hello)
     except SweRlError as error:
+        is_built = not isinstance(error, SandboxUnavailableError)
         problem = f"{type(error).__name__}: {error}"
-    return Proof(language.language, passes, fails, problem, time.monotonic() - started)
+    return Proof(language.language, passes, fails, problem, time.monotonic() - started, is_built)
 
 
 def write_task(language: LanguageSpec, root: Path) -> None:
