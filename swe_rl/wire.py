@@ -13,6 +13,11 @@ def _example(**fields: Any) -> ConfigDict:
     return ConfigDict(extra="forbid", json_schema_extra={"examples": [fields]})
 
 
+def _request(**example: Any) -> ConfigDict:
+    """A request's numbers are numbers: neither "60" nor true."""
+    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
+
+
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -46,6 +51,8 @@ class Ready(Body):
 class SessionLimits(Body):
     """What a session may use; a value above the language's or the task's own is lowered to it."""
 
+    model_config = _request(memory_mb=256)
+
     memory_mb: int | None = Field(default=None, ge=16)
     num_pids: int | None = Field(default=None, ge=1)
     cpus: float | None = Field(default=None, gt=0)
@@ -55,7 +62,7 @@ class SessionLimits(Body):
 class CreateSession(Body):
     """Exactly one of `task_id` (a task's repository) and `language` (an empty directory with that toolchain)."""
 
-    model_config = _example(task_id="python-ledger-rounding", ttl_s=900, idempotency_key="step-12-member-3")
+    model_config = _request(task_id="python-ledger-rounding", ttl_s=900, idempotency_key="step-12-member-3")
 
     task_id: str | None = Field(default=None, max_length=200)
     language: str | None = Field(default=None, max_length=200)
@@ -88,7 +95,7 @@ class SessionInfo(Body):
 class Fork(Body):
     """Makes `count` sessions that begin as copies; all of them are made, or none is."""
 
-    model_config = _example(count=8, ttl_s=900, idempotency_key="group-12")
+    model_config = _request(count=8, ttl_s=900, idempotency_key="group-12")
 
     count: int = Field(default=1, ge=1, le=MAX_FORKS)
     ttl_s: float = Field(default=900.0, gt=0, le=86_400)
@@ -98,7 +105,7 @@ class Fork(Body):
 
 
 class CreateSnapshot(Body):
-    model_config = _example(ttl_s=3600)
+    model_config = _request(ttl_s=3600)
 
     ttl_s: float = Field(default=3600.0, gt=0, le=604_800, description="removed after so long without a fork")
     lease_id: str | None = Field(default=None, max_length=64)
@@ -114,7 +121,7 @@ class SnapshotInfo(Body):
 
 
 class CreateLease(Body):
-    model_config = _example(ttl_s=60)
+    model_config = _request(ttl_s=60)
 
     ttl_s: float = Field(default=60.0, gt=0, le=86_400, description="ends after so long without a renewal")
 
@@ -127,7 +134,7 @@ class LeaseInfo(Body):
 
 
 class Prefetch(Body):
-    model_config = _example(task_id="python-ledger-rounding", count=4)
+    model_config = _request(task_id="python-ledger-rounding", count=4)
 
     task_id: str = Field(max_length=200)
     count: int = Field(default=1, ge=0, le=MAX_FORKS, description="so many sandboxes should wait; 0: none")
@@ -204,7 +211,7 @@ class PatchBody(Body):
 
 
 class GradePatch(Body):
-    model_config = _example(task_id="python-ledger-rounding", patch="diff --git a/src/ledger.py b/src/ledger.py\n...")
+    model_config = _request(task_id="python-ledger-rounding", patch="diff --git a/src/ledger.py b/src/ledger.py\n...")
 
     task_id: str = Field(max_length=200)
     patch: str

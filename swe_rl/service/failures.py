@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -119,9 +120,19 @@ async def _answer_invalid(request: Request, error: Exception) -> JSONResponse:
 async def _answer_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
-    return _answer(
-        error.status_code, ConfigError.__name__, message, request.path_params.get("session_id"), error.headers
-    )
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods(request))
+    return _answer(error.status_code, ConfigError.__name__, message, request.path_params.get("session_id"), headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods of a path: the framework knows those of one of its routes only."""
+    found: list[str] = []
+    for template, operations in request.app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), request.url.path):
+            found += [method.upper() for method in operations]
+    return sorted(found)
 
 
 async def _answer_unknown(request: Request, error: Exception) -> JSONResponse:

@@ -48,7 +48,7 @@ def environment() -> Iterator[dict[str, str]]:
         "SWE_RL_SANDBOX_TOKEN": uuid4().hex,
         "SWE_RL_DATABASE_PASSWORD": uuid4().hex,
         "SWE_RL_PORT": port,
-        "SWE_RL_SCRATCH": "512m",
+        "SWE_RL_SCRATCH": "1g",
         "COMPOSE_PROJECT_NAME": f"swe-rl-test-{uuid4().hex[:8]}",
     }
     compose = [*compose_command(), "--file", str(ROOT / "compose.yaml")]

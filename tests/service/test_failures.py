@@ -61,6 +61,7 @@ async def test_bodies_that_make_no_sense_are_refused_with_the_field(live) -> Non
         {"argv": []},
         {"argv": ["a\0b"]},
         {"argv": ["ls"], "timeout_s": 0},
+        {"argv": ["ls"], "timeout_s": True},
         {"argv": ["ls"], "timeout_s": 1e9},
         {"argv": ["ls"], "unknown": 1},
         {"argv": ["ls"], "env": {"A=B": "x"}},
@@ -74,7 +75,10 @@ async def test_bodies_that_make_no_sense_are_refused_with_the_field(live) -> Non
             assert (failure.error, failure.session_id) == ("ConfigError", info.session_id)
         assert (await http.post("/v1/sessions", content=b"{not json")).status_code == 422
         assert (await http.get("/v1/nowhere")).status_code == 404
-        assert (await http.put("/v1/tasks")).status_code == 405
+        wrong = await http.request("OPTIONS", f"/v1/sessions/{info.session_id}/files")
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, PUT")
+        for body in ({"ttl_s": "60"}, {"ttl_s": True}):
+            assert (await http.post("/v1/leases", json=body)).status_code == 422
         ErrorBody.model_validate((await http.get("/v1/nowhere")).json())
     assert (await live.client.exec(info.session_id, ExecRequest(argv=["true"]))).exit_code == 0
 

@@ -75,7 +75,7 @@ async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
 
 async def read_body(request: Request, model: type[M]) -> M:
     """The body, read without the framework's own steps; pydantic's error becomes a 422 as everywhere."""
-    return model.model_validate_json(await request.body())
+    return model.model_validate_json(await request.body(), strict=True)
 
 
 def check_env(env: dict[str, str]) -> None:
