@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,16 +88,22 @@ def _build(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     languages, chosen = _select(args)
     record = _record(args)
-    proofs = asyncio.run(_prove_all(args, chosen, record))
-    if not args.no_record:
-        record.save(languages)
+
+    def note(proof: "Proof") -> None:
+        record.note_proof(proof, args.backend)
+        if not args.no_record:
+            record.save(languages)  # at once: the whole list takes minutes
+
+    proofs = asyncio.run(_prove_all(args, chosen, note))
     whole = sum(proof.is_whole for proof in proofs)
     skipped = len(chosen) - len(proofs)
     print(f"{whole} proved, {len(proofs) - whole} failed, {skipped} skipped of {len(chosen)}", file=sys.stderr)
     return 1 if whole < len(proofs) or (args.strict and skipped) else 0
 
 
-async def _prove_all(args: argparse.Namespace, chosen: "list[LanguageSpec]", record: "Record") -> "list[Proof]":
+async def _prove_all(
+    args: argparse.Namespace, chosen: "list[LanguageSpec]", note: "Callable[[Proof], None]"
+) -> "list[Proof]":
     from swe_rl.images.check import hello_service, prove
     from swe_rl.sandbox.backend import default_scratch_dir, open_backend
 
@@ -113,7 +120,7 @@ async def _prove_all(args: argparse.Namespace, chosen: "list[LanguageSpec]", rec
                     continue
                 proof = await prove(language, client)
                 proofs.append(proof)
-                record.note_proof(proof, args.backend)
+                note(proof)
                 print(_line(proof), flush=True)
     return proofs
 
