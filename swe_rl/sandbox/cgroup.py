@@ -64,10 +64,15 @@ class Cgroup:
         if self._entrance is None:
             # In version 1 a thread is moved without the global lock that moving a process waits for (milliseconds).
             old = [] if self.is_v2 else self._distinct
-            files = tuple(os.open(d / "tasks", os.O_WRONLY | os.O_CLOEXEC) for d in old)
             new = self._distinct[0] if self.is_v2 else self.unified
-            directory = None if new is None else os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._entrance = Entrance(files, directory)
+            with contextlib.ExitStack() as stack:  # the group may vanish in between
+                opened = []
+                for path, flags in [*((d / "tasks", os.O_WRONLY) for d in old), (new, os.O_RDONLY | os.O_DIRECTORY)]:
+                    if path is not None:
+                        opened.append(os.open(path, flags | os.O_CLOEXEC))
+                        stack.callback(os.close, opened[-1])
+                stack.pop_all()
+            self._entrance = Entrance(tuple(opened[: len(old)]), opened[-1] if new is not None else None)
         return self._entrance
 
     @property

@@ -131,13 +131,23 @@ class DockerBackend:
                 raise SandboxError(f"container {live.name}: can't be entered any more")
             return access
 
-        access = await self._engine.start(open_access, live.container, self._joiner, groups)
+        disk = await self._engine.start(open_disk_of, live.container, spec.limits.disk_mb)
+        opening = self._engine.start(open_access, live.container, self._joiner, groups)
+        try:
+            access = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_access)  # the thread goes on, as in `create`
+            raise
         if access is None:
             self._is_direct = False
             return None
-        disk = await self._engine.start(open_disk_of, live.container, spec.limits.disk_mb)
         sandbox = DirectSandbox(live, spec, environment, self._engine, self._joiner, access, disk, reopen)
-        if is_proved or await sandbox.equals(reference):
+        try:
+            is_same = is_proved or await sandbox.equals(reference)
+        except BaseException:
+            await sandbox.abandon()
+            raise
+        if is_same:
             self._references[image] = reference
             return sandbox
         await sandbox.abandon()
@@ -221,6 +231,11 @@ class DockerBackend:
         if (spec.source / ".git").exists():  # a snapshot: it goes on with its own history
             return docker_exec.directory_archive(spec.source, WORKDIR.lstrip("/"))
         return docker_exec.template_archive(workspaces.template(spec.source))
+
+
+def _close_access(opening: "asyncio.Future[Access | None]") -> None:
+    if not opening.cancelled() and opening.exception() is None and (access := opening.result()) is not None:
+        access.close()
 
 
 def _disown(creating: "asyncio.Future[Container]") -> None:

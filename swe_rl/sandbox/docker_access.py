@@ -118,6 +118,7 @@ def _open(container: Container, joiner: Joiner, groups: tuple[int, ...]) -> Acce
     with contextlib.ExitStack() as stack:
         pidfd = _open_for(stack, lambda: os.pidfd_open(pid))
         cgroup = cgroup_of(container)  # after the pidfd: so it is this process that is in the container's group
+        stack.callback(cgroup.close)
         if os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user"):
             raise ValueError("it has a user namespace of its own")
         _require_bare(pid)

@@ -131,13 +131,13 @@ class ShellSandbox:
     async def learn_end(self, generation: int) -> bool:
         if self._is_closed:
             raise SandboxError(f"container {self.sandbox_id}: closed while a command ran")
-        if await self._engine.start(self._live.is_running):
-            if generation != self.generation:
-                return False
-            shell = await self._open_shell()
-            self._idle.append(shell)
+        if generation != self.generation:
             return False
-        if generation == self.generation and await self._engine.start(self._live.was_killed_for_memory):
+        if await self._engine.start(self._live.is_running):
+            with contextlib.suppress(SandboxError):  # it may be about to end: then no shell answers any more
+                self._idle.append(await self._open_shell())
+                return False
+        if await self._engine.start(self._live.was_killed_for_memory):
             await self._reset()
             return True
         raise SandboxError(f"container {self.sandbox_id}: lost while a command ran; create a new one")

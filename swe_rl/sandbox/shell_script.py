@@ -14,10 +14,11 @@ MARK = "SWE_RL_COMMAND"
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 MAX_ARGUMENTS_BYTES = 1024 * 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_TRAILER_ROOM = 128
 
-# Only what the shell has built in: a process costs ten milliseconds and more under gVisor.
-PRELUDE = """count() {
+# Only what the shell has built in: a process costs ten milliseconds and more under gVisor. The shell's own words (on how
+# a command died) don't belong to the command's error stream, which the shell keeps as 3.
+PRELUDE = """exec 3>&2 2>/dev/null
+count() {
     oom=0; forks=0
     for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
         [ -r "$file" ] && while read -r name value; do [ "$name" = oom_kill ] && oom=$value; done <"$file"
@@ -30,7 +31,7 @@ processes() { set -- /proc/[0-9]*; number=$#; }
 trail() {
     status=$2; count; processes
     echo "$1 $status $oom $forks $before $number"
-    echo "$1 $status $oom $forks $before $number" >&2
+    echo "$1 $status $oom $forks $before $number" >&3
 }
 """
 
@@ -92,9 +93,16 @@ class TrailedStream:
                 self.trailer = Trailer(*(int(number) for number in numbers))
                 self._held = b""
                 return data[:at]
-        keep = len(data) - at if at >= 0 else min(len(data), _TRAILER_ROOM)
-        self._held = data[len(data) - keep :]
-        return data[: len(data) - keep]
+            at = -1  # the word, but no trailer: the command's own doing
+        if at < 0:
+            at = next(
+                n for n in range(max(0, len(data) - len(self._word) + 1), len(data) + 1) if self._may_begin(data[n:])
+            )
+        self._held = data[at:]
+        return data[:at]
+
+    def _may_begin(self, tail: bytes) -> bool:
+        return self._word.startswith(tail)
 
     def rest(self) -> bytes:
         """What was held back, where no trailer will come."""
@@ -115,7 +123,7 @@ def command_line(argv: Sequence[str], cwd: str, env: Mapping[str, str], word: st
     return (
         f"processes; before=$number\n"
         f"(cd {shlex.quote(cwd)} 2>/dev/null || {{ echo {complaint} >&2; exit 126; }}; export {exports}; "
-        f"exec {shlex.join(argv)}) {source}; trail {word} $?\n"
+        f"exec {shlex.join(argv)}) {source}2>&3 3>&-; trail {word} $?\n"
     )
 
 

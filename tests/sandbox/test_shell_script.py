@@ -24,6 +24,13 @@ def test_the_trailer_is_found_however_the_stream_is_cut(size: int) -> None:
     assert (data, trailer) == (b"out\nput without end", Trailer(3, 1, 2, 5, 6))
 
 
+def test_output_is_passed_on_at_once() -> None:
+    stream = TrailedStream(WORD)
+    assert stream.feed(b"one\n") == b"one\n"
+    assert stream.feed(b"two" + WORD[:5].encode()) == b"two"
+    assert stream.feed(b"!") == WORD[:5].encode() + b"!"
+
+
 def test_output_that_is_no_trailer_is_output() -> None:
     for text in (b"plain\n", WORD.encode() + b" no numbers\n", WORD.encode()[:20], b"\xff" * 500):
         assert feed([text]) == (text, None)
