@@ -15,8 +15,8 @@ MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 MAX_ARGUMENTS_BYTES = 1024 * 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-# Only what the shell has built in: a process costs ten milliseconds and more under gVisor. The shell's own words (on how
-# a command died) don't belong to the command's error stream, which the shell keeps as 3.
+# Only what the shell has built in: a process costs ten milliseconds and more under gVisor. The shell's own words on how
+# a command died aren't the command's error stream, which the shell keeps as 3.
 PRELUDE = """exec 3>&2 2>/dev/null
 count() {
     oom=0; forks=0
