@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandbox_soak.census import Idle, adopt_orphans, engine_baseline, leftovers, look_at_idle, reap_orphans
+from sandbox_soak.census import Idle, adopt_orphans, engine_baseline, grown, leftovers, look_at_idle, reap_orphans
 from sandbox_soak.faults import KINDS, Clock, Injector, plan
 from sandbox_soak.journal import ends
 from sandbox_soak.work import Ledger, Worker
@@ -197,7 +197,6 @@ class Soak:
 
     async def _idle(self) -> Idle:
         await self._quiet()
-        await asyncio.sleep(1)  # its side of the connections is closed
         return await look_at_idle(self._served.pid, self._served.instances[-1], self._served.scratch_dir)
 
     async def _reap(self) -> None:
@@ -224,7 +223,8 @@ class Soak:
     def _report(self) -> dict[str, Any]:
         seen, args = self._seen, self._args
         assert seen.before is not None and seen.after is not None
-        leaks = {kind: len(found) for kind, found in seen.left.items()} | _grown(seen.before, seen.after)
+        more = grown(seen.before, seen.after, args.backend.startswith("docker"))
+        leaks = {kind: len(found) for kind, found in seen.left.items()} | {"held_by_the_idle_service": more.total()}
         problems = [*self._injector.problems, *self._ledger.problems]
         if seen.exit_code != 0:
             problems.append(f"the service ended with {seen.exit_code}: {self._served.log_tail()}")
@@ -246,27 +246,12 @@ class Soak:
             "latency_ms": {name: _latency(values) for name, values in self._ledger.seconds.items()},
             "resident_mb": [round(seen.before.resident_mb, 1), round(seen.after.resident_mb, 1)],
             "leaks": leaks,
-            "leaked": {kind: found[:20] for kind, found in seen.left.items() if found} | _new(seen.before, seen.after),
+            "leaked": {kind: found[:20] for kind, found in seen.left.items() if found}
+            | ({"held_by_the_idle_service": dict(more)} if more else {}),
             "problems": problems[:50],
             "left_out": self.left_out,
             "is_clean": not problems and not any(leaks.values()),
         }
-
-
-def _grown(before: Idle, after: Idle) -> dict[str, int]:
-    pairs = {
-        "descriptors_of_the_service": (len(before.descriptors), len(after.descriptors)),
-        "processes_of_the_service": (before.num_processes, after.num_processes),
-        "cgroups_of_the_service": (before.num_cgroups, after.num_cgroups),
-        "mounts_of_the_service": (before.num_mounts, after.num_mounts),
-        "containers_of_the_service": (before.num_containers, after.num_containers),
-    }
-    return {name: max(0, last - first) for name, (first, last) in pairs.items()}
-
-
-def _new(before: Idle, after: Idle) -> dict[str, list[str]]:
-    new = Counter(after.descriptors) - Counter(before.descriptors)
-    return {"descriptors_of_the_service": [f"{count} x {name}" for name, count in new.items()]} if new else {}
 
 
 def _latency(seconds: Sequence[float]) -> dict[str, float]:

@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +20,18 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 CGROUPS = Path("/sys/fs/cgroup")
 ENGINE_S = 60
+MAX_LOOKS, LOOK_EVERY_S = 30, 2.0
+MAX_ENGINE_SOCKETS = 96
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A service without sessions: what it holds. `descriptors`: what each open one is."""
+    """A service without sessions: what it holds, by kind, and its resident memory.
 
-    descriptors: tuple[str, ...]
-    num_processes: int
-    num_threads: int
-    num_cgroups: int
-    num_mounts: int
-    num_containers: int
+    A descriptor's kind is what it is open on, without the ids of a sandbox, a socket or a pipe.
+    """
+
+    held: Counter[str]
     resident_mb: float
 
 
@@ -117,29 +119,43 @@ async def leftovers(marks: Sequence[str], scratch_dir: Path, baseline: frozenset
 
 
 async def look_at_idle(pid: int, mark: str, scratch_dir: Path) -> Idle:
-    def look() -> Idle:
-        status = dict(
-            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
-        )
-        return Idle(
-            descriptors=_descriptors(pid),
-            num_processes=len(living_below(pid)),
-            num_threads=int(status["Threads"]),
-            num_cgroups=len(cgroups_of([mark])),
-            num_mounts=len(mounts_below(scratch_dir)),
-            num_containers=len(containers_of([mark])),
-            resident_mb=int(status["VmRSS"].split()[0]) / 1024,
-        )
-
-    return await asyncio.to_thread(look)
+    """Looks until two looks agree: what a session has held is given back a moment after its end."""
+    last = await asyncio.to_thread(_look, pid, mark, scratch_dir)
+    for _ in range(MAX_LOOKS):
+        await asyncio.sleep(LOOK_EVERY_S)
+        now = await asyncio.to_thread(_look, pid, mark, scratch_dir)
+        if now.held == last.held:
+            break
+        last = now
+    return last
 
 
-def _descriptors(pid: int) -> tuple[str, ...]:
+def grown(before: Idle, after: Idle, is_docker: bool) -> Counter[str]:
+    """What `after` holds more. Connections to a Docker engine are pooled: up to its bound they aren't a leak."""
+    found = after.held - before.held
+    if is_docker and after.held["descriptor socket"] <= MAX_ENGINE_SOCKETS:
+        del found["descriptor socket"]
+    return found
+
+
+def _look(pid: int, mark: str, scratch_dir: Path) -> Idle:
+    status = Path(f"/proc/{pid}/status").read_text()
+    held = Counter(f"descriptor {kind}" for kind in descriptors(pid))
+    held["process"] = len(living_below(pid))
+    held["cgroup"] = len(cgroups_of([mark]))
+    held["mount"] = len(mounts_below(scratch_dir))
+    held["container"] = len(containers_of([mark]))
+    return Idle(held, int(status.partition("VmRSS:")[2].split()[0]) / 1024)
+
+
+def descriptors(pid: int) -> list[str]:
+    """The kind of each open one."""
     found = []
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/{pid}/fd/{name}").partition(":[")[0])
-    return tuple(sorted(found))
+            target = re.sub(r":\[\d+\]$", "", os.readlink(f"/proc/{pid}/fd/{name}"))
+            found.append(re.sub(r"[0-9a-f]{12,}", "*", target))
+    return found
 
 
 def _docker(*arguments: str) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from sandbox_soak.faults import Injector
 from swe_rl.client import SandboxClient
-from swe_rl.errors import CapacityError, SweRlError
+from swe_rl.errors import CapacityError, PathError, SweRlError
 from swe_rl.wire import ExecRequest, ExecResult, SessionInfo, SessionLimits
 
 TTL_S = 60.0
@@ -160,11 +160,13 @@ class Worker:
         assert "new.txt" in (await self._client.patch(session_id)).patch, "the patch lacks a new file"
 
     async def _fill_own_disk(self, session_id: str) -> None:
-        request = ExecRequest(script=f"head -c {SMALL_DISK_MB * 3 << 20} /dev/zero > big; rm -f big", timeout_s=30)
+        request = ExecRequest(script=f"head -c {SMALL_DISK_MB * 3 << 20} /dev/zero > big", timeout_s=30)
         result = await self._client.exec(session_id, request)
         self._injector.done["disk_full"] += 1
-        # Without a file system of its own the disk is watched, and who goes beyond may be killed before he notices.
-        assert result.disk_full or "No space left" in result.stderr or result.signal, f"a full disk gave {result}"
+        assert result.disk_full, f"a full disk gave {result}"
+        with contextlib.suppress(PathError):  # the service can't write there either, or it just can
+            await self._client.write_file(session_id, "more.bin", bytes(1000))
+        await self._client.exec(session_id, ExecRequest(script="rm -f big more.bin", timeout_s=30))
 
     async def _go_away(self, session_id: str) -> None:
         call = asyncio.create_task(self._client.exec(session_id, ExecRequest(script="sleep 1000", timeout_s=300)))

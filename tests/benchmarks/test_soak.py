@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -64,13 +65,14 @@ def test_the_census_finds_a_process_a_directory_and_a_mount(tmp_path: Path) -> N
     assert left["cgroups"] == left["containers"] == []
 
 
-def test_a_descriptor_that_stays_open_is_seen(load) -> None:
+async def test_what_an_idle_process_holds_more_is_seen_by_kind(load, tmp_path: Path) -> None:
     census = load("sandbox_soak.census")
-    before = census._descriptors(os.getpid())
-    with open(__file__) as _:
-        after = census._descriptors(os.getpid())
-    assert len(after) == len(before) + 1
-    assert __file__ in after
+    before = await census.look_at_idle(os.getpid(), ":no such instance:", tmp_path)
+    with open(__file__) as _, socket.socket() as _:  # noqa: ASYNC230
+        after = await census.look_at_idle(os.getpid(), ":no such instance:", tmp_path)
+    assert census.grown(before, after, is_docker=False) == {f"descriptor {__file__}": 1, "descriptor socket": 1}
+    assert census.grown(before, after, is_docker=True) == {f"descriptor {__file__}": 1}
+    assert census.grown(after, before, is_docker=False) == {}
 
 
 def test_the_plan_gives_exactly_the_share_and_every_kind(load) -> None:
