@@ -22,11 +22,11 @@ from swe_rl.errors import SandboxError, SandboxUnavailableError
 from swe_rl.sandbox import docker_exec
 from swe_rl.sandbox.base import WORKDIR, Limits, SandboxSpec
 from swe_rl.sandbox.docker_access import REFERENCE, Access, groups_of, open_access, open_disk_of
-from swe_rl.sandbox.docker_container import GvisorContainer, LiveContainer
+from swe_rl.sandbox.docker_container import AGENT, GvisorContainer, LiveContainer
 from swe_rl.sandbox.docker_direct import DirectSandbox
 from swe_rl.sandbox.docker_engine import OWNER_LABEL, Engine, remove_abandoned, remove_container
 from swe_rl.sandbox.docker_shell import ShellSandbox
-from swe_rl.sandbox.environment import SYSTEM_PATH, USER_ID, default_environment
+from swe_rl.sandbox.environment import SYSTEM_PATH, default_environment
 from swe_rl.sandbox.joining import Joiner
 from swe_rl.sandbox.scratch import ScratchDir
 from swe_rl.sandbox.tree import remove_tree
@@ -121,7 +121,7 @@ class DockerBackend:
         reference = self._references.get(image)
         is_proved = reference is not None
         if reference is None:
-            _, output = await self._engine.start(live.execute, REFERENCE, f"{USER_ID}:{USER_ID}")
+            _, output = await self._engine.start(live.execute, REFERENCE, AGENT)
             reference = output.decode(errors="replace")
         groups = groups_of(reference)
 

@@ -132,6 +132,7 @@ def _open(container: Container, joiner: Joiner, groups: tuple[int, ...]) -> Acce
             entrance=cgroup.entrance(),
             groups=groups,
             oom_score_adj=_other_oom_score(pid),
+            nice=os.getpriority(os.PRIO_PROCESS, pid),
         )
         os.kill(pid, 0)
         stack.pop_all()

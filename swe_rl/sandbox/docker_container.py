@@ -15,13 +15,13 @@ from docker.models.containers import Container
 from swe_rl.errors import PathError, SandboxError
 from swe_rl.sandbox import docker_exec
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, Command, FileEntry
-from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, remove_container
+from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, log_has_oom, remove_container
 from swe_rl.sandbox.docker_stream import open_exec, split_frames
 from swe_rl.sandbox.environment import USER_ID
 
 logger = logging.getLogger(__name__)
 
-_AGENT = f"{USER_ID}:{USER_ID}"
+AGENT = f"{USER_ID}:{USER_ID}"
 _UNPACK = "tar -xf - -C / && echo done"
 
 
@@ -39,10 +39,13 @@ class LiveContainer:
             return False
         return bool(self.container.attrs["State"]["Running"])
 
-    def was_killed_for_memory(self) -> bool:
-        """Whether the engine has seen the kernel kill in it for want of memory since it was started."""
+    def was_killed_for_memory(self, since_s: float) -> bool:
+        """Whether the kernel has killed in it for want of memory since a moment of the monotonic clock.
+
+        The engine misses that where the container ends at once, as gVisor does; then the kernel's log knows.
+        """
         self.container.reload()
-        return bool(self.container.attrs["State"]["OOMKilled"])
+        return bool(self.container.attrs["State"]["OOMKilled"]) or log_has_oom(str(self.container.id), since_s)
 
     def restart(self) -> None:
         """Ends all that runs in it, and starts it again with the files that it has."""
@@ -68,13 +71,13 @@ class LiveContainer:
         """Plain files directly below /report."""
         try:
             docker_exec.save_report(self._packed(REPORT_DIR), report_dir)
-        except (NotFound, PathError, FileExistsError) as error:
+        except (NotFound, PathError, IsADirectoryError) as error:
             logger.info("container %s: no report: %s", self.name, error)
 
     def remove_apart(self) -> None:
         """What `place_apart` has made."""
         # Root without capabilities may empty its own directories only: whose they are empties the others.
-        self.execute(("/bin/sh", "-c", f"rm -rf {REPORT_DIR}/* {REPORT_DIR}/.[!.]*"), _AGENT)
+        self.execute(("/bin/sh", "-c", f"rm -rf {REPORT_DIR}/* {REPORT_DIR}/.[!.]*"), AGENT)
         self.execute(("/bin/rm", "-rf", REPORT_DIR, RUNNER_DIR), "0:0")
 
     def read_tree(self, path: str) -> dict[str, FileEntry]:
@@ -87,7 +90,7 @@ class LiveContainer:
 
     def kill_by(self, script: tuple[str, ...]) -> int:
         """Runs a script that kills; its exit code."""
-        return self.execute(script, _AGENT)[0]
+        return self.execute(script, AGENT)[0]
 
     def execute(self, argv: tuple[str, ...], user: str, is_privileged: bool = False) -> tuple[int, bytes]:
         """Exit code and output of a short command of ours. Raises SandboxError where the engine gives none."""

@@ -26,6 +26,7 @@ T = TypeVar("T")
 API_TIMEOUT_S = 60
 MAX_THREADS = 64
 OWNER_LABEL = "swe-rl.owner"
+LOG_SLACK_S = 1.0  # the log's clock isn't quite the monotonic one
 
 
 class Engine:
@@ -100,3 +101,26 @@ def remove_abandoned(client: docker.DockerClient) -> int:
             remove_container(container)
             count += 1
     return count
+
+
+def log_has_oom(container_id: str, since_s: float) -> bool:
+    """Whether this host's kernel log tells of an OOM kill in the container's group; false where it can't be read."""
+    try:
+        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        while True:
+            try:
+                record = os.read(log, 8192)
+            except BrokenPipeError:  # a record was overwritten meanwhile; the next read goes on behind it
+                continue
+            except OSError:
+                return False
+            head, _, text = record.partition(b";")
+            if container_id.encode() in text and text.startswith(b"oom-kill:"):
+                microseconds = head.split(b",")[2]
+                if int(microseconds) / 1e6 >= since_s - LOG_SLACK_S:
+                    return True
+    finally:
+        os.close(log)

@@ -147,11 +147,14 @@ def unpack(chunks: Iterable[bytes], into: Path) -> None:
 
 
 def save_report(chunks: Iterable[bytes], report_dir: Path) -> None:
-    """Writes the plain files directly below /report into `report_dir`; links and directories don't cross."""
+    """Writes the plain files directly below /report into `report_dir`; links and directories don't cross.
+
+    A file that is there already is written anew, as it would be where the command has the directory itself.
+    """
     for member, data in _members(chunks):
         directory, _, name = member.name.rpartition("/")
         if member.isreg() and directory == REPORT_DIR.lstrip("/") and name not in ("", ".", ".."):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(report_dir / name, flags, 0o600), "wb") as file:
                 file.write(data)
 

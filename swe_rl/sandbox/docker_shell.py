@@ -19,10 +19,9 @@ from swe_rl.sandbox import docker_exec
 from swe_rl.sandbox.base import WORKDIR, Command, CommandResult, FileEntry, Process, SandboxSpec, StreamName
 from swe_rl.sandbox.cgroup import Counts
 from swe_rl.sandbox.disk import Disk
-from swe_rl.sandbox.docker_container import LiveContainer
-from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, Engine
+from swe_rl.sandbox.docker_container import AGENT, LiveContainer
+from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, Engine, log_has_oom
 from swe_rl.sandbox.docker_stream import ExecStream, open_exec
-from swe_rl.sandbox.environment import USER_ID
 from swe_rl.sandbox.joined import is_apart, refused
 from swe_rl.sandbox.shell_command import ShellCommand
 from swe_rl.sandbox.shell_script import KILL_SCRIPT, PRELUDE, Trailer, command_line, is_too_long
@@ -126,9 +125,9 @@ class ShellSandbox:
             code = 1
             logger.info("container %s: a command can't be killed by itself: %s", self.sandbox_id, error)
         if code != 0:
-            await self._reset()
+            await self.reset()
 
-    async def learn_end(self, generation: int) -> bool:
+    async def learn_end(self, generation: int, since_s: float) -> bool:
         if self._is_closed:
             raise SandboxError(f"container {self.sandbox_id}: closed while a command ran")
         if generation != self.generation:
@@ -137,10 +136,14 @@ class ShellSandbox:
             with contextlib.suppress(SandboxError):  # it may be about to end: then no shell answers any more
                 self._idle.append(await self._open_shell())
                 return False
-        if await self._engine.start(self._live.was_killed_for_memory):
-            await self._reset()
+        if await self._engine.start(self._live.was_killed_for_memory, since_s):
+            await self.reset()
             return True
         raise SandboxError(f"container {self.sandbox_id}: lost while a command ran; create a new one")
+
+    async def has_run_out_of_memory(self, since_s: float) -> bool:
+        is_gvisor = self._num_guest_pids is not None  # elsewhere the kernel kills one process, and that is all
+        return is_gvisor and await self._engine.start(log_has_oom, str(self._live.container.id), since_s)
 
     def is_pids_limit(self, num_processes: int) -> bool:
         return self._num_guest_pids is not None and num_processes >= self._num_guest_pids
@@ -212,8 +215,7 @@ class ShellSandbox:
             limit = f"ulimit -p {self._num_guest_pids} 2>/dev/null || ulimit -u {self._num_guest_pids}\n"
         script = PRELUDE + limit + _HELLO
         argv = ("/bin/sh", "-c", script + line) if line else ("/bin/sh",)
-        user = f"{USER_ID}:{USER_ID}"
-        opened = await self._engine.start(open_exec, self._live.container, argv, user, self._environment)
+        opened = await self._engine.start(open_exec, self._live.container, argv, AGENT, self._environment)
         heard: list[tuple[StreamName, bytes]] = []
         answered = asyncio.Event()
 
@@ -231,8 +233,7 @@ class ShellSandbox:
         words = hello.split()
         if len(words) != 2 or not words[0].isdigit():
             stream.close()
-            seen = b"".join(chunk for _, chunk in heard)[:200]
-            raise SandboxError(f"container {self.sandbox_id}: no shell in it answers: {seen!r}")
+            raise SandboxError(f"container {self.sandbox_id}: no shell in it answers: {heard!r:.300}")
         unread: list[tuple[StreamName, bytes]] = [("stdout", rest)] if rest else []
         unread += [(name, chunk) for name, chunk in heard if name == "stderr"]
         shell = _Shell(stream, int(words[0]), float(words[1]) - time.monotonic(), unread)
@@ -266,7 +267,6 @@ class ShellSandbox:
         if not parts:
             raise PathError(f"path {path!r}: is the working directory, expected a file")
         argv = ("/bin/sh", "-c", script, "sandbox", *parts)
-        # A command without input has /dev/null for it: an empty file comes from there too.
         result = await self.run(Command(argv, stdin=data, timeout_s=API_TIMEOUT_S, output_limit_bytes=limit_bytes))
         if result.timed_out:
             raise SandboxTimeoutError(f"container {self.sandbox_id}: {path!r} wasn't read or written in time")
@@ -275,7 +275,7 @@ class ShellSandbox:
             raise PathError(f"path {path!r}: {problem}")
         return result
 
-    async def _reset(self) -> None:
+    async def reset(self) -> None:
         """Starts the container again; its files stay."""
         generation = self.generation
         async with self._reset_turn:

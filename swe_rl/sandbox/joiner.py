@@ -144,6 +144,8 @@ def _become(request: dict[str, Any], status: int, streams: list[int], cgroups: l
             os.write(descriptor, b"0")
         for number, soft, hard in request["rlimits"]:
             resource.setrlimit(number, (soft, hard))
+        if request["nice"] is not None:
+            os.setpriority(os.PRIO_PROCESS, 0, request["nice"])
         if request["oom_score_adj"] is not None:
             with open("/proc/self/oom_score_adj", "w") as file:
                 file.write(str(request["oom_score_adj"]))

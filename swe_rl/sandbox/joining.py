@@ -34,7 +34,7 @@ _THROUGH_SHELL = ("/bin/sh", "-c", 'exec "$@"', "sandbox")
 class Place:
     """`pidfd`: any process of the sandbox, whose `namespaces` are entered. `user`: None where a user namespace has one
     identity only. `groups`: supplementary. `filters`: seccomp programs. `rlimits`: (resource, soft, hard) each.
-    `entrance`: into a control group."""
+    `entrance`: into a control group. `oom_score_adj`, `nice`: None where the service's own are right."""
 
     pidfd: int
     namespaces: int
@@ -44,6 +44,7 @@ class Place:
     entrance: Entrance = Entrance((), None)
     groups: tuple[int, ...] = ()
     oom_score_adj: int | None = None
+    nice: int | None = None
 
     @property
     def cgroups(self) -> tuple[int, ...]:
@@ -68,6 +69,7 @@ class Place:
                 "rlimits": self.rlimits,
                 "is_born_in_cgroup": self.entrance.directory is not None,
                 "oom_score_adj": self.oom_score_adj,
+                "nice": self.nice,
             }
         ).encode()
 

@@ -14,6 +14,8 @@ from swe_rl.sandbox.environment import exit_and_signal
 from swe_rl.sandbox.running import KILL_GRACE_S, LOOK_EVERY_S
 from swe_rl.sandbox.shell_script import TrailedStream, Trailer
 
+LOOK_AT_MEMORY_EVERY_S = 2.0
+
 
 class ShellKeeper(Protocol):
     """The sandbox of a shell command."""
@@ -27,9 +29,18 @@ class ShellKeeper(Protocol):
         """Kills the command's tree, or else all that runs (a new generation)."""
         ...
 
-    async def learn_end(self, generation: int) -> bool:
-        """After a command whose shell died: whether memory was the reason. Raises SandboxError if the sandbox died."""
+    async def learn_end(self, generation: int, since_s: float) -> bool:
+        """After a command since then whose shell died: whether memory was the reason.
+
+        Raises SandboxError if the sandbox died of something else.
+        """
         ...
+
+    async def has_run_out_of_memory(self, since_s: float) -> bool:
+        """Whether the whole sandbox was struck for want of memory, and can't go on."""
+        ...
+
+    async def reset(self) -> None: ...
 
     def is_pids_limit(self, num_processes: int) -> bool: ...
 
@@ -101,29 +112,37 @@ class ShellCommand:
 
     async def _supervise(self) -> CommandResult:
         deadline = self.started_at + self._command.timeout_s
-        timed_out = disk_full = False
-        while not self._ended.is_set() and not timed_out and not disk_full:
+        timed_out = disk_full = out_of_memory = False
+        looked_at = self.started_at
+        while not self._ended.is_set() and not timed_out and not disk_full and not out_of_memory:
             left = deadline - time.monotonic()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), min(max(left, 0.0), LOOK_EVERY_S))
             if not self._ended.is_set():
                 disk_full = await self._keeper.is_disk_full()
+                if time.monotonic() - looked_at > LOOK_AT_MEMORY_EVERY_S:
+                    out_of_memory = await self._keeper.has_run_out_of_memory(self.started_at)
+                    looked_at = time.monotonic()
                 timed_out = time.monotonic() >= deadline and not self._ended.is_set()
         duration_s = time.monotonic() - self.started_at
+        if out_of_memory:
+            await self._keeper.reset()
         if not self._ended.is_set():
             await self._kill()
             if not self._ended.is_set():
                 raise SandboxTimeoutError(f"sandbox {self._keeper.sandbox_id}: a command is alive after SIGKILL")
         disk_full = await self._keeper.is_disk_full() or disk_full
-        return await self._result(timed_out, disk_full, duration_s)
+        return await self._result(timed_out and not out_of_memory, disk_full, duration_s)
 
     async def _result(self, timed_out: bool, disk_full: bool, duration_s: float) -> CommandResult:
         trailer, oom, pids_exceeded = self.trailer, False, False
         exit_code: int | None = None
         number: int | None = 9
         if trailer is None:
-            if not timed_out or self._generation == self._keeper.generation:
-                oom = await self._keeper.learn_end(self._generation)
+            if self._generation != self._keeper.generation:
+                oom = await self._keeper.has_run_out_of_memory(self.started_at)
+            elif not timed_out:
+                oom = await self._keeper.learn_end(self._generation, self.started_at)
         else:
             before = self._keeper.counts_before(trailer)
             oom = trailer.oom_kills > before.oom_kills

@@ -110,7 +110,7 @@ async def test_the_system_cannot_be_written(run: Run) -> None:
     assert (await run(script)).stdout == b""
 
 
-async def test_no_right_is_gained(run: Run) -> None:
+async def test_no_right_is_gained(run: Run, backend: Backend) -> None:
     script = """mount -t tmpfs none /tmp 2>/dev/null && echo mounted
 unshare -U true 2>/dev/null && echo user namespace
 python3 -c 'import os; os.setuid(0)' 2>/dev/null && echo root
@@ -118,7 +118,10 @@ chroot / true 2>/dev/null && echo chroot
 [ -e /dev/sda ] || [ -e /dev/vda ] || [ -e /dev/mem ] || [ -e /dev/kmsg ] && echo device
 mknod /tmp/node b 254 0 2>/dev/null && echo node
 cp /bin/sh /tmp/sh && chmod 6755 /tmp/sh && /tmp/sh -c 'id -u'"""
-    assert (await run(script)).stdout == b"10001\n"
+    gained = (await run(script)).stdout.decode().splitlines()
+    if backend.name == "docker-runsc":  # a user namespace is one of the kernel inside, and gives nothing outside of it
+        gained = [line for line in gained if line != "user namespace"]
+    assert gained == ["10001"]
 
 
 async def test_killing_everything_harms_nobody_else(run: Run, sandbox: Sandbox) -> None:
