@@ -3,7 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 
-from swe_rl.errors import SandboxError
+from swe_rl.errors import PathError, SandboxError
 from swe_rl.sandbox.base import Command, CommandResult, Process
 from swe_rl.sandbox.running import RunningCommand
 from swe_rl.sandbox.started import StartedCommand
@@ -24,6 +24,8 @@ class JoinedSandbox(ABC):
             return await self._run_apart(command)
         try:
             running = await self._join(command)
+        except PathError:  # a ValueError, too, but the caller's own: the directory is refused, nothing was run
+            raise
         except ValueError as error:
             return refused(f"not a command line: {error}")
         return await run_to_end(running)
@@ -34,6 +36,8 @@ class JoinedSandbox(ABC):
             return StartedCommand(self.run, command)
         try:
             return await self._join(command)
+        except PathError:
+            raise
         except ValueError:  # not a command line: that is its result, as for `run`
             return StartedCommand(self.run, command)
 
