@@ -283,9 +283,8 @@ class _Closing(ScriptedEngine):
         self._client = client
 
     async def generate(self, session_id: str, token_ids: Sequence[int], sampling: SamplingParams) -> Completion:
-        answer = await self._client._call("GET", "/v1/sessions")
-        for session in answer.json():
-            await self._client.close_session(session["session_id"])
+        for session in await self._client.list_sessions():
+            await self._client.close_session(session.session_id)
         return await super().generate(session_id, token_ids, sampling)
 
 
