@@ -30,7 +30,7 @@ subprocess.run(["kill", *(line.split()[0] for line in left["processes"])], check
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_short_soak_with_every_fault_leaves_nothing_behind(run_script) -> None:
     report = run_script("soak.py", "--sessions", "60", "--concurrency", "8", "--faults", "0.2")
     assert (report["leaks"], report["problems"]) == (dict.fromkeys(report["leaks"], 0), [])
@@ -41,7 +41,7 @@ def test_a_short_soak_with_every_fault_leaves_nothing_behind(run_script) -> None
     assert report["exit_code"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.docker
 def test_a_short_soak_of_containers_leaves_nothing_behind(run_script, load) -> None:
     if not load("sandbox_soak.census").engine_baseline():
