@@ -1,8 +1,9 @@
 """A durable record of every session and verdict, in a database (SQLite or PostgreSQL), for audits and after crashes.
 
 Calls only note down; a task of its own writes, in a thread, and repeats what failed until it succeeds, in order. A
-session that a killed service left open is marked "lost" once that service's heartbeat has stopped, so every session has
-an end. Without a URL nothing is kept. No patch, instruction or hidden test is ever written.
+session that a killed service left open is marked "lost": at once where that service ran on this machine, else once its
+heartbeat has stopped, so every session has an end. Without a URL nothing is kept. No patch, instruction or hidden test
+is ever written.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from sqlalchemy import Column, Engine, Float, MetaData, String, Table, create_en
 from sqlalchemy.exc import SQLAlchemyError
 
 from swe_rl.errors import ConfigError
+from swe_rl.sandbox.instance import is_dead
 from swe_rl.service.metrics import ServiceMetrics
 from swe_rl.verdict import Verdict
 
@@ -182,6 +184,9 @@ class Journal:
         alive = select(INSTANCES.c.instance_id).where(INSTANCES.c.seen_at >= now - DEAD_AFTER_S)
         ends: dict[str, Any] = {"ended_at": now, "reason": "lost"}
         with self._engine.begin() as connection:
+            # Without looking at a clock, which may have jumped since the dead one's last heartbeat.
+            for dead in filter(is_dead, connection.scalars(select(INSTANCES.c.instance_id)).all()):
+                connection.execute(delete(INSTANCES).where(INSTANCES.c.instance_id == dead))
             mine = INSTANCES.c.instance_id == self._instance_id
             if not connection.execute(update(INSTANCES).where(mine).values(seen_at=now)).rowcount:
                 connection.execute(insert(INSTANCES).values(instance_id=self._instance_id, seen_at=now))

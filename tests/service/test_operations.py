@@ -3,7 +3,9 @@
 import asyncio
 import json
 import logging
+import os
 import re
+import socket
 import sqlite3
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from swe_rl.client import SandboxClient
 from swe_rl.errors import AuthError, ConfigError, SandboxError
+from swe_rl.sandbox.instance import new_instance_id
 from swe_rl.service.journal import Journal
 from swe_rl.service.logs import SESSION_ID, JsonFormatter
 from swe_rl.service.metrics import ServiceMetrics
@@ -154,6 +157,29 @@ async def test_sessions_of_a_service_that_died_are_lost_in_the_journal(start, tm
     dead._task.cancel()
     monkeypatch.setattr(module, "DEAD_AFTER_S", -1.0)
     after = Journal(url, "after", ServiceMetrics())
+    await after.open()
+    assert rows(file, "SELECT session_id, reason FROM service_sessions") == [(session.session_id, "lost")]
+    await after.close()
+
+
+async def test_sessions_of_a_killed_service_of_this_machine_are_lost_at_once_whatever_its_clock_said(
+    start, tmp_path: Path, monkeypatch
+) -> None:
+    from swe_rl.service import journal as module
+
+    file = tmp_path / "journal.sqlite"
+    url = f"sqlite:///{file}"
+    killed = Journal(url, f"{socket.gethostname()}:{os.getpid()}:1:0", ServiceMetrics())  # our number, another's start
+    with monkeypatch.context() as patch:
+        patch.setattr(module.time, "time", lambda: 4e9)
+        await killed.open()
+    live = await start()
+    session = await live.client.create_session("clamp")
+    killed.began(live.service.sessions.find(session.session_id, None))
+    await asyncio.to_thread(killed._write)
+    assert killed._task is not None
+    killed._task.cancel()
+    after = Journal(url, new_instance_id(), ServiceMetrics())
     await after.open()
     assert rows(file, "SELECT session_id, reason FROM service_sessions") == [(session.session_id, "lost")]
     await after.close()
