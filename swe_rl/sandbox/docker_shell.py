@@ -115,10 +115,10 @@ class ShellSandbox:
         disk = self._disk
         return disk is not None and disk.may_be_full() and await self._engine.start(disk.is_full)
 
-    async def kill_command(self, word: str, shell_pid: int, started_at: float) -> None:
+    async def kill_command(self, mark: str, shell_pid: int, started_at: float) -> None:
         shell = next((shell for shell in self._shells if shell.pid == shell_pid), None)
         since = int((started_at + shell.clock_offset_s) * TICKS_PER_S) if shell is not None else 0
-        script = ("/bin/sh", "-c", KILL_SCRIPT, "sandbox", word, str(shell_pid), str(since))
+        script = ("/bin/sh", "-c", KILL_SCRIPT, "sandbox", mark, str(shell_pid), str(since))
         try:
             code = await asyncio.wait_for(self._engine.start(self._live.kill_by, script), HELLO_S)
         except (SandboxError, TimeoutError) as error:
@@ -154,16 +154,17 @@ class ShellSandbox:
 
     async def _start(self, command: Command) -> "ShellCommand | CommandResult":
         self._require_open()
-        cwd, word = "/".join((WORKDIR, *relative_parts(command.cwd))), secrets.token_hex(16)
+        cwd = "/".join((WORKDIR, *relative_parts(command.cwd)))
+        word, mark = secrets.token_hex(16), secrets.token_hex(8)
         if is_too_long(command.argv):
             return refused("argument list too long")
         try:
-            line = command_line(command.argv, cwd, command.env, word, bool(command.stdin))
+            line = command_line(command.argv, cwd, command.env, word, bool(command.stdin), mark)
         except ValueError as error:
             return refused(f"not a command line: {error}")
         # A shell reads its script ahead: where a command has an input, its shell has the script from elsewhere.
         shell = await (self._open_shell(line) if command.stdin else self._idle_shell())
-        started = ShellCommand(command, self, shell.pid, word)
+        started = ShellCommand(command, self, shell.pid, word, mark)
         shell.stream.on_data, shell.stream.on_end = started.feed, started.end
         for name, chunk in shell.unread:
             started.feed(name, chunk)
@@ -259,7 +260,7 @@ class ShellSandbox:
     async def _clean_up_apart(self, started: ShellCommand) -> None:
         await started.kill()
         if not self._is_closed:
-            await self.kill_command(started.word, started.shell_pid, started.started_at)
+            await self.kill_command(started.mark, started.shell_pid, started.started_at)
             await self._engine.start(self._live.remove_apart)
 
     async def _run_file_script(self, script: str, path: str, data: bytes, limit_bytes: int) -> CommandResult:

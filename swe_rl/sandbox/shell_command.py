@@ -25,7 +25,7 @@ class ShellKeeper(Protocol):
 
     async def is_disk_full(self) -> bool: ...
 
-    async def kill_command(self, word: str, shell_pid: int, started_at: float) -> None:
+    async def kill_command(self, mark: str, shell_pid: int, started_at: float) -> None:
         """Kills the command's tree, or else all that runs (a new generation)."""
         ...
 
@@ -52,15 +52,15 @@ class ShellKeeper(Protocol):
 class ShellCommand:
     """A `Process` of swe_rl.sandbox.base."""
 
-    def __init__(self, command: Command, keeper: ShellKeeper, shell_pid: int, word: str) -> None:
+    def __init__(self, command: Command, keeper: ShellKeeper, shell_pid: int, word: str, mark: str) -> None:
         self.process_id = f"p-{uuid4().hex}"
-        self.word, self.shell_pid = word, shell_pid
+        self.mark, self.shell_pid = mark, shell_pid
         self.trailer: Trailer | None = None
         self.started_at = time.monotonic()
         self._command, self._keeper = command, keeper
         self._captures = {name: Capture(command.output_limit_bytes) for name in ("stdout", "stderr")}
         self._tails = {name: Tail(command.output_limit_bytes) for name in ("stdout", "stderr")}
-        self._parts = {name: TrailedStream(self.word) for name in ("stdout", "stderr")}
+        self._parts = {name: TrailedStream(word) for name in ("stdout", "stderr")}
         self._ended = asyncio.Event()
         self._generation = keeper.generation
         self._supervision = asyncio.create_task(self._supervise())
@@ -106,7 +106,7 @@ class ShellCommand:
         self._tails[stream].feed(data)
 
     async def _kill(self) -> None:
-        await self._keeper.kill_command(self.word, self.shell_pid, self.started_at)
+        await self._keeper.kill_command(self.mark, self.shell_pid, self.started_at)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), KILL_GRACE_S)
 
@@ -129,6 +129,8 @@ class ShellCommand:
             await self._keeper.reset()
         if not self._ended.is_set():
             await self._kill()
+            if not self._ended.is_set():
+                await self._keeper.reset()
             if not self._ended.is_set():
                 raise SandboxTimeoutError(f"sandbox {self._keeper.sandbox_id}: a command is alive after SIGKILL")
         disk_full = await self._keeper.is_disk_full() or disk_full

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 MARK = "SWE_RL_COMMAND"
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 MAX_ARGUMENTS_BYTES = 1024 * 1024
+_MAX_TRAILER_BYTES = 128
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 # Only what the shell has built in: a process costs ten milliseconds and more under gVisor. The shell's own words on how
@@ -80,44 +81,45 @@ class TrailedStream:
 
     def __init__(self, word: str) -> None:
         self._word = word.encode()
+        self._pattern = re.compile(re.escape(self._word) + rb"((?: \d{1,12}){5})\n")
         self._held = b""
         self.trailer: Trailer | None = None
 
     def feed(self, chunk: bytes) -> bytes:
         """What of the output is certain by now."""
         data = self._held + chunk
-        at = data.find(self._word)
-        if at >= 0 and b"\n" in data[at:]:
-            numbers = data[at:].split(b"\n")[0].split()[1:]
-            if len(numbers) == 5 and all(number.isdigit() for number in numbers):
-                self.trailer = Trailer(*(int(number) for number in numbers))
-                self._held = b""
-                return data[:at]
-            at = -1  # the word, but no trailer: the command's own doing
-        if at < 0:
+        found = self._pattern.search(data)
+        if found is not None:
+            self.trailer = Trailer(*(int(number) for number in found[1].split()))
+            self._held = b""
+            return data[: found.start()]
+        at = data.rfind(self._word)
+        if at < 0 or b"\n" in data[at:] or len(data) - at > _MAX_TRAILER_BYTES:
             at = next(
                 n for n in range(max(0, len(data) - len(self._word) + 1), len(data) + 1) if self._may_begin(data[n:])
             )
         self._held = data[at:]
         return data[:at]
 
-    def _may_begin(self, tail: bytes) -> bool:
-        return self._word.startswith(tail)
-
     def rest(self) -> bytes:
         """What was held back, where no trailer will come."""
         rest, self._held = self._held, b""
         return rest
 
+    def _may_begin(self, tail: bytes) -> bool:
+        return self._word.startswith(tail)
 
-def command_line(argv: Sequence[str], cwd: str, env: Mapping[str, str], word: str, has_stdin: bool) -> str:
-    """Raises ValueError for what can't be a command line. `word`: the trailer's, and the mark's."""
+
+def command_line(
+    argv: Sequence[str], cwd: str, env: Mapping[str, str], word: str, has_stdin: bool, mark: str = ""
+) -> str:
+    """Raises ValueError for what can't be a command line. `word`: the trailer's. `mark`: in the environment."""
     if not argv or any("\0" in text for text in (*argv, *env.keys(), *env.values())):
         raise ValueError("no words, or embedded null byte")
     unusual = [name for name in env if not _VARIABLE.match(name)]
     if unusual:
         raise ValueError(f"variable {unusual[0]!r} isn't a name")
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in (dict(env) | {MARK: word}).items())
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in (dict(env) | {MARK: mark}).items())
     complaint = shlex.quote(f"sandbox: no such directory: {cwd}")
     source = "" if has_stdin else "</dev/null "
     return (

@@ -24,6 +24,12 @@ def test_the_trailer_is_found_however_the_stream_is_cut(size: int) -> None:
     assert (data, trailer) == (b"out\nput without end", Trailer(3, 1, 2, 5, 6))
 
 
+def test_the_word_in_the_output_hides_no_trailer() -> None:
+    noise = b"X=" + WORD.encode() + b"\0" + WORD.encode() + b" 1 2\n" + WORD.encode()
+    data, trailer = feed([noise + b"end" + WORD.encode() + b" 0 0 0 1 1\n"])
+    assert (data, trailer) == (noise + b"end", Trailer(0, 0, 0, 1, 1))
+
+
 def test_output_is_passed_on_at_once() -> None:
     stream = TrailedStream(WORD)
     assert stream.feed(b"one\n") == b"one\n"
