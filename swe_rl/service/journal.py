@@ -9,6 +9,7 @@ is ever written.
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ class Journal:
         self._instance_id = instance_id
         self._metrics = metrics
         self._waiting: deque[UpdateBase] = deque()
+        self._writing = threading.Lock()
         self._noted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
@@ -168,14 +170,15 @@ class Journal:
     def _write(self) -> None:
         """One transaction for all that waits; nothing is taken away unless it was committed."""
         assert self._engine is not None
-        notes = list(self._waiting)
-        if not notes:
-            return
-        with self._engine.begin() as connection:
-            for note in notes:
-                connection.execute(note)
-        for _ in notes:
-            self._waiting.popleft()
+        with self._writing:  # a cancelled writer's thread may still be at it when `close` writes the rest
+            notes = list(self._waiting)
+            if not notes:
+                return
+            with self._engine.begin() as connection:
+                for note in notes:
+                    connection.execute(note)
+            for _ in notes:
+                self._waiting.popleft()
 
     def _beat(self) -> None:
         """Says that this instance lives, and ends the sessions of those that no longer say so."""
