@@ -31,6 +31,7 @@ from swe_rl.sandbox.tree import MAX_FILE_BYTES, relative_parts
 logger = logging.getLogger(__name__)
 
 HELLO_S = 30.0
+CLOCK_SLACK_S = 0.5  # the container's clock was read through an exec; an unmarked orphan as young as this dies, too
 TICKS_PER_S = 100
 _HELLO = 'read -r up rest </proc/uptime; echo "$$ $up"\n'
 
@@ -117,7 +118,8 @@ class ShellSandbox:
 
     async def kill_command(self, mark: str, shell_pid: int, started_at: float) -> None:
         shell = next((shell for shell in self._shells if shell.pid == shell_pid), None)
-        since = int((started_at + shell.clock_offset_s) * TICKS_PER_S) if shell is not None else 0
+        began = started_at - CLOCK_SLACK_S
+        since = int((began + shell.clock_offset_s) * TICKS_PER_S) if shell is not None else 0
         script = ("/bin/sh", "-c", KILL_SCRIPT, "sandbox", mark, str(shell_pid), str(since))
         try:
             code = await asyncio.wait_for(self._engine.start(self._live.kill_by, script), HELLO_S)

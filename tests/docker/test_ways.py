@@ -78,6 +78,7 @@ async def test_through_the_engine_a_command_is_the_same(shell: ShellSandbox) -> 
 
 async def test_through_the_engine_the_deadline_spares_earlier_servers(shell: ShellSandbox) -> None:
     await shell.run(Command(("bash", "-c", "(env -i setsid sleep 987654326 &); setsid sleep 987654326 & true")))
+    await asyncio.sleep(1.0)  # an orphan without a mark is told by its age
     script = "(env -i setsid sleep 987654327 &); setsid sleep 987654327 & echo part; trap '' TERM; sleep 987654327"
     result = await shell.run(Command(("bash", "-c", script), timeout_s=3.0))
     assert (result.timed_out, result.stdout) == (True, b"part\n")
