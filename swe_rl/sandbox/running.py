@@ -30,7 +30,7 @@ LOOK_EVERY_S = 0.25
 SETTLE_S = 0.05
 PAUSE_S = 0.05
 _CHUNK = 262_144
-_DEATH_LOOKS = 25
+_DEATH_LOOKS = 100
 _MAX_SETTLED_BYTES = 4 << 20
 
 
@@ -190,6 +190,8 @@ class RunningCommand:
     async def _result(self, timed_out: bool, disk_full: bool, duration_s: float) -> CommandResult:
         if self._failure and self._code is None:
             raise SandboxError(f"sandbox {self._keeper.sandbox_id}: a command can't be started: {self._failure}")
+        if self._code is None and self._watcher is None and self._keeper.is_alive():
+            raise SandboxError(f"sandbox {self._keeper.sandbox_id}: the joiner ended before a command; try it again")
         if self._code is None:
             await self._recover()
         counts = self._keeper.counts()

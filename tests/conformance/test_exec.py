@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from swe_rl.errors import PathError
 from swe_rl.sandbox.base import Command, CommandResult, Sandbox
 
 Run = Callable[..., Awaitable[CommandResult]]
@@ -87,6 +88,14 @@ async def test_a_missing_directory_is_the_commands_failure(run: Run) -> None:
     result = await run("pwd", cwd="nowhere")
     assert (result.exit_code, result.stdout) == (126, b"")
     assert b"nowhere" in result.stderr
+
+
+@pytest.mark.parametrize("cwd", ["..", "/etc", "src/../../x", "a\0b"])
+async def test_a_directory_outside_is_the_callers_mistake(sandbox: Sandbox, cwd: str) -> None:
+    with pytest.raises(PathError):
+        await sandbox.run(Command(("pwd",), cwd=cwd))
+    with pytest.raises(PathError):
+        await sandbox.start(Command(("pwd",), cwd=cwd))
 
 
 async def test_variables_are_passed_as_they_are(run: Run) -> None:

@@ -89,8 +89,12 @@ async def test_a_session_without_its_first_process_is_lost_and_says_so(session: 
 async def test_commands_outlive_the_joiner_and_the_next_is_started_anew(
     opened: BubblewrapBackend, session: BubblewrapSandbox
 ) -> None:
-    running = asyncio.create_task(session.run(Command(("bash", "-c", "until [ -e go ]; do sleep 0.05; done; echo on"))))
-    await session.run(Command(("true",)))
+    script = "touch up; until [ -e go ]; do sleep 0.05; done; echo on"
+    running = asyncio.create_task(session.run(Command(("bash", "-c", script))))
+    for _ in range(500):
+        if "up" in await session.read_tree():
+            break
+        await asyncio.sleep(0.02)
     child = opened._joiner._child
     assert child is not None
     child.kill()
