@@ -24,16 +24,16 @@ from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, Engine, log_has_oom
 from swe_rl.sandbox.docker_stream import ExecStream, open_exec
 from swe_rl.sandbox.joined import is_apart, refused
 from swe_rl.sandbox.shell_command import ShellCommand
-from swe_rl.sandbox.shell_script import KILL_SCRIPT, PRELUDE, Trailer, command_line, is_too_long
+from swe_rl.sandbox.shell_script import KILL_SCRIPT, Trailer, command_line, is_too_long, opening
 from swe_rl.sandbox.started import StartedCommand
 from swe_rl.sandbox.tree import MAX_FILE_BYTES, relative_parts
 
 logger = logging.getLogger(__name__)
 
 HELLO_S = 30.0
+DYING_S = 0.5
 CLOCK_SLACK_S = 0.5  # the container's clock was read through an exec; an unmarked orphan as young as this dies, too
 TICKS_PER_S = 100
-_HELLO = 'read -r up rest </proc/uptime; echo "$$ $up"\n'
 
 
 @dataclass
@@ -118,8 +118,8 @@ class ShellSandbox:
 
     async def kill_command(self, mark: str, shell_pid: int, started_at: float) -> None:
         shell = next((shell for shell in self._shells if shell.pid == shell_pid), None)
-        began = started_at - CLOCK_SLACK_S
-        since = int((began + shell.clock_offset_s) * TICKS_PER_S) if shell is not None else 0
+        offset_s = shell.clock_offset_s if shell is not None else -started_at
+        since = int((started_at - CLOCK_SLACK_S + offset_s) * TICKS_PER_S)
         script = ("/bin/sh", "-c", KILL_SCRIPT, "sandbox", mark, str(shell_pid), str(since))
         try:
             code = await asyncio.wait_for(self._engine.start(self._live.kill_by, script), HELLO_S)
@@ -135,17 +135,21 @@ class ShellSandbox:
         if generation != self.generation:
             return False
         if await self._engine.start(self._live.is_running):
-            with contextlib.suppress(SandboxError):  # it may be about to end: then no shell answers any more
-                self._idle.append(await self._open_shell())
-                return False
+            with contextlib.suppress(SandboxError):  # it may be about to end: then no shell answers, or not for long
+                shell = await self._open_shell()
+                await asyncio.sleep(DYING_S)
+                if shell.stream.is_open:
+                    self._idle.append(shell)
+                    return False
         if await self._engine.start(self._live.was_killed_for_memory, since_s):
             await self.reset()
             return True
         raise SandboxError(f"container {self.sandbox_id}: lost while a command ran; create a new one")
 
     async def has_run_out_of_memory(self, since_s: float) -> bool:
-        is_gvisor = self._num_guest_pids is not None  # elsewhere the kernel kills one process, and that is all
-        return is_gvisor and await self._engine.start(log_has_oom, str(self._live.container.id), since_s)
+        if self._num_guest_pids is None:  # not gVisor: the kernel kills one process, and that is all
+            return False
+        return await self._engine.start(log_has_oom, str(self._live.container.id), since_s)
 
     def is_pids_limit(self, num_processes: int) -> bool:
         return self._num_guest_pids is not None and num_processes >= self._num_guest_pids
@@ -168,16 +172,12 @@ class ShellSandbox:
         shell = await (self._open_shell(line) if command.stdin else self._idle_shell())
         started = ShellCommand(command, self, shell.pid, word, mark)
         shell.stream.on_data, shell.stream.on_end = started.feed, started.end
-        for name, chunk in shell.unread:
-            started.feed(name, chunk)
-        shell.unread.clear()
-        self._tend(started, shell, is_single=bool(command.stdin))
-        if command.stdin:
-            shell.stream.write_soon(command.stdin, is_last=True)
-        else:
-            shell.stream.write_soon(line.encode(errors="surrogateescape"))
+        while shell.unread:
+            started.feed(*shell.unread.pop(0))
         if not shell.stream.is_open:
             started.end()
+        self._tend(started, shell, is_single=bool(command.stdin))
+        shell.stream.write_soon(command.stdin or line.encode(errors="surrogateescape"), is_last=bool(command.stdin))
         return started
 
     async def _idle_shell(self) -> _Shell:
@@ -193,10 +193,9 @@ class ShellSandbox:
         async def tend() -> None:
             await started.ended()
             trailer = started.trailer
-            if trailer is None or is_single:
-                self._drop(shell, is_lingering=trailer is not None and trailer.num_after > trailer.num_before)
-            elif trailer.num_after > trailer.num_before:
-                self._drop(shell, is_lingering=True)
+            is_lingering = trailer is not None and trailer.num_after > trailer.num_before
+            if trailer is None or is_single or is_lingering:
+                self._drop(shell, is_lingering)
             else:
                 self._idle.append(shell)
 
@@ -213,10 +212,7 @@ class ShellSandbox:
 
     async def _open_shell(self, line: str = "") -> _Shell:
         """`line`: all that it is to run; else it reads what to run from the stream."""
-        limit = ""
-        if self._num_guest_pids is not None:
-            limit = f"ulimit -p {self._num_guest_pids} 2>/dev/null || ulimit -u {self._num_guest_pids}\n"
-        script = PRELUDE + limit + _HELLO
+        script = opening(self._num_guest_pids)
         argv = ("/bin/sh", "-c", script + line) if line else ("/bin/sh",)
         opened = await self._engine.start(open_exec, self._live.container, argv, AGENT, self._environment)
         heard: list[tuple[StreamName, bytes]] = []
@@ -260,8 +256,8 @@ class ShellSandbox:
                 await asyncio.shield(self._clean_up_apart(started))
 
     async def _clean_up_apart(self, started: ShellCommand) -> None:
-        await started.kill()
         if not self._is_closed:
+            await started.kill()
             await self.kill_command(started.mark, started.shell_pid, started.started_at)
             await self._engine.start(self._live.remove_apart)
 

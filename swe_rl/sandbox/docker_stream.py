@@ -67,7 +67,8 @@ class ExecStream:
 
     def write_soon(self, data: bytes, is_last: bool = False) -> None:
         """In the background: a command needn't read all of its input. `is_last`: then the input ends."""
-        self._writing = asyncio.create_task(self._write(data, is_last))
+        if self.is_open:
+            self._writing = asyncio.create_task(self._write(data, is_last))
 
     def close(self) -> None:
         """Safe to call twice."""

@@ -52,6 +52,8 @@ def main(channel: socket.socket) -> None:
     """Serves requests until the other end is closed."""
     channel.set_inheritable(False)  # it came through an exec: no command may ever hold it
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # Watchers whose step has ended come here too: a namespace doesn't end before its dead are reaped.
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _hide_command_line()
     _drop_bounding_set()  # what may be gained by executing: nobody here needs it, and every command is without it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; watchers set it back

@@ -110,6 +110,14 @@ class TrailedStream:
         return self._word.startswith(tail)
 
 
+def opening(max_processes: int | None) -> str:
+    """What a new shell reads first. It answers with its process id and the uptime, on one line."""
+    limit = ""
+    if max_processes is not None:  # dash's letter, then bash's
+        limit = f"ulimit -p {max_processes} 2>/dev/null || ulimit -u {max_processes}\n"
+    return PRELUDE + limit + 'read -r up rest </proc/uptime; echo "$$ $up"\n'
+
+
 def command_line(
     argv: Sequence[str], cwd: str, env: Mapping[str, str], word: str, has_stdin: bool, mark: str = ""
 ) -> str:
