@@ -2,7 +2,8 @@
 # Run all Go tests of the module in the current directory.
 #     run_tests.sh [REPORT NONCE_FILE]
 # With a report: `go test -json` events go there, closed by an event of our own that repeats the nonce, whose file is
-# removed before anything is built. Without: go's own short text. -count=1 forbids a cached result; vet is left to the agent. The exit code is that of `go test`.
+# removed before anything is built. Without: go's own short text. -count=1 forbids a cached result; vet is left to the
+# agent. The exit code is that of `go test`.
 # The image's cache of the standard library, if there is one, by links: a cache must be writable.
 if [ -d /usr/local/go-cache ] && [ -n "${GOCACHE:-}" ] && [ ! -e "$GOCACHE" ]; then
   cp -rs /usr/local/go-cache "$GOCACHE" 2>/dev/null || rm -rf "$GOCACHE"

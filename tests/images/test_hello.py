@@ -12,7 +12,6 @@ from swe_rl.task.language import LanguageSpec, read_languages
 LANGUAGES = read_languages(Path(__file__).resolve().parents[2] / "sandboxes")
 # Debian's packages that a test needs beside an executable; elsewhere these languages are proved by their images.
 LIBRARIES = {
-    "clojure": "clojure",
     "common-lisp": "cl-fiveam",
     "haskell": "libghc-hspec-dev",
     "ocaml": "libounit-ocaml-dev",
