@@ -114,7 +114,14 @@ class BubblewrapSandbox(JoinedSandbox):
         remove_tree(self._root)
 
     def is_alive(self) -> bool:
+        if self._is_replaceable:
+            return not self._is_closed
         return not self._is_closed and self._holder is not None and self._holder.is_alive
+
+    @property
+    def _is_replaceable(self) -> bool:
+        """Whether a holder's end is no fault: without root its commands are whom it is, and may kill it themselves."""
+        return self._builder.confinement.owner is None
 
     def counts(self) -> Counts:
         return self._cgroup.counts() if self._cgroup is not None else Counts()
@@ -153,6 +160,9 @@ class BubblewrapSandbox(JoinedSandbox):
 
     async def _hold(self) -> Holder:
         holder = self._holder
+        if holder is not None and not holder.is_alive and self._is_replaceable:
+            await self.reset()
+            holder = None
         if holder is None:
             async with self._holder_turn:
                 self._require_open()

@@ -79,6 +79,10 @@ async def test_a_session_without_its_first_process_is_lost_and_says_so(session: 
     await session.run(Command(("true",)))
     assert session._holder is not None
     signal.pidfd_send_signal(session._holder.pidfd, signal.SIGKILL)
+    if os.geteuid() != 0:  # any command could have done it: its end is its own, and the session goes on
+        assert (await running).signal == 9
+        assert (await session.run(Command(("cat", "README.md")))).stdout == b"hello\n"
+        return
     with pytest.raises(SandboxError, match="lost"):
         await running
     with pytest.raises(SandboxError, match="killed from outside"):
