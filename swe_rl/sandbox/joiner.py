@@ -30,14 +30,14 @@ PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_SECCOMP_GET_FILTER = 17, 0
 WALL = 0x4000_0000
 CLONE_INTO_CGROUP = 0x2_0000_0000
 CAPABILITY_VERSION_3 = 0x2008_0522
-CLONE3, CAPSET, KEYCTL = {"x86_64": (435, 126, 250), "aarch64": (435, 91, 219)}.get(os.uname().machine, (0, 0, 0))
-KEYCTL_JOIN_SESSION_KEYRING = 1
-MAX_DESCRIPTORS = 16
+_NUMBERS = {"x86_64": (435, 126, 250, 13), "aarch64": (435, 91, 219, 134)}
+CLONE3, CAPSET, KEYCTL, SIGACTION = _NUMBERS.get(os.uname().machine, (0, 0, 0, 0))
+KEYCTL_JOIN_SESSION_KEYRING, MAX_DESCRIPTORS = 1, 16
 MAX_OPEN = 4096  # far more than the joiner ever holds
 MAX_INSTRUCTIONS = 4096
 
 CLONE_NEWPID = 0x2000_0000
-_IGNORED = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)  # here, by Python: no command inherits it
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.restype = ctypes.c_long
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -55,9 +55,11 @@ def main(channel: socket.socket) -> None:
     # Watchers whose step has ended come here too: a namespace doesn't end before its dead are reaped.
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _hide_command_line()
-    _drop_bounding_set()  # what may be gained by executing: nobody here needs it, and every command is without it
+    _drop_bounding_set()  # what may be gained by executing: no command has it
+    _default_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; watchers set it back
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's: the service ends first, and says so by closing
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     gc.freeze()
     gc.disable()
     own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -89,10 +91,7 @@ def _start(own_processes: int, request_fd: int, pidfd: int, status: int, *rest: 
             return
         _enter(pidfd, CLONE_NEWPID)
         try:
-            watcher = os.fork()
-            if watcher == 0:
-                _watch(request, pidfd, status, list(rest[:3]), list(rest[3:]))
-            os.write(status, b"pid %d\n" % watcher)
+            _fork_watcher(request, pidfd, status, rest)
         finally:
             _enter(own_processes, CLONE_NEWPID)
     except (OSError, ValueError) as error:
@@ -102,13 +101,17 @@ def _start(own_processes: int, request_fd: int, pidfd: int, status: int, *rest: 
 def _step(request: dict[str, Any], pidfd: int, status: int, rest: tuple[int, ...]) -> NoReturn:
     try:
         _enter(pidfd, request["namespaces"])
-        watcher = os.fork()
-        if watcher == 0:
-            _watch(request, pidfd, status, list(rest[:3]), list(rest[3:]))
-        os.write(status, b"pid %d\n" % watcher)
+        _fork_watcher(request, pidfd, status, rest)
         os._exit(0)
     except BaseException as error:
         _fail(status, error)
+
+
+def _fork_watcher(request: dict[str, Any], pidfd: int, status: int, rest: tuple[int, ...]) -> None:
+    watcher = os.fork()
+    if watcher == 0:
+        _watch(request, pidfd, status, list(rest[:3]), list(rest[3:]))
+    os.write(status, b"pid %d\n" % watcher)
 
 
 def _enter(descriptor: int, namespaces: int) -> None:
@@ -165,7 +168,11 @@ def _become(request: dict[str, Any], status: int, streams: list[int], cgroups: l
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise _error("no_new_privs")
-        has_directory = _change_directory(request["cwd"])
+        has_directory = True
+        try:
+            os.chdir(request["cwd"])
+        except OSError:
+            has_directory = False
         for text in request["filters"]:
             program = bytes.fromhex(text)
             if _libc.prctl(
@@ -206,20 +213,20 @@ def _drop_bounding_set() -> None:
         raise _error("capability bounding set")
 
 
+def _default_signals() -> None:
+    """What whoever started the service ignores, no command should; the C library keeps two signals for itself."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    for number in range(32, signal.SIGRTMIN):
+        _libc.syscall(SIGACTION, number, bytes(64), None, 8)
+
+
 def _hide_command_line() -> None:
     """Watchers can be seen from inside of a sandbox: nobody there should read paths of the host."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     ctypes.memmove(start, b"watcher".ljust(end - start, b"\0"), end - start)
-
-
-def _change_directory(path: str) -> bool:
-    try:
-        os.chdir(path)
-    except OSError:
-        return False
-    return True
 
 
 def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:

@@ -124,6 +124,7 @@ class Sessions:
         session = self._live.pop(session_id, None)
         if session is not None:
             self._ended[session_id] = reason
+            self._metrics.ended.labels(reason).inc()
             self._closing[session_id] = asyncio.create_task(self._close(session, reason))
         closing = self._closing.get(session_id)
         if closing is not None:
@@ -210,7 +211,6 @@ class Sessions:
         self._closing.pop(session.session_id, None)
         while len(self._ended) > MAX_REMEMBERED:
             self._ended.popitem(last=False)
-        self._metrics.ended.labels(reason).inc()
         self._journal.ended(session, reason)
         if not self._live:
             self._emptied.set()

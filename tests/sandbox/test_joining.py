@@ -1,9 +1,10 @@
 """Commands that join a live session: races with its end, faults of what stands beside it, and nothing left over."""
 
 import asyncio
+import ctypes
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,29 @@ async def test_commands_use_up_no_descriptor_and_leave_no_process(session: Bubbl
         await asyncio.sleep(0.02)
     assert descriptors() <= before
     assert children() == beside
+
+
+@pytest.fixture
+def ignored_signals() -> Iterator[None]:
+    """All that a process may ignore, also the two that the C library hides."""
+    sigaction = {"x86_64": 13, "aarch64": 134}[os.uname().machine]
+    libc = ctypes.CDLL(None)
+    before = {}
+    for number in set(range(1, 65)) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGALRM}:
+        before[number] = ctypes.create_string_buffer(64)
+        ignore = (ctypes.c_uint64 * 8)(int(signal.SIG_IGN))
+        assert libc.syscall(sigaction, number, ignore, before[number], 8) == 0
+    yield
+    for number, action in before.items():
+        libc.syscall(sigaction, number, action, None, 8)
+
+
+async def test_a_command_ignores_no_signal_whatever_whoever_started_the_service_ignores(
+    ignored_signals: None, session: BubblewrapSandbox
+) -> None:
+    status = (await session.run(Command(("cat", "/proc/self/status")))).stdout.decode()
+    seen = dict(line.split(":\t", 1) for line in status.splitlines())
+    assert int(seen["SigIgn"], 16) == int(seen["SigBlk"], 16) == 0
 
 
 async def test_sessions_use_up_no_descriptor(opened: BubblewrapBackend, repository: Path) -> None:
