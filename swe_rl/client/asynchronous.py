@@ -9,6 +9,7 @@ import httpx
 from swe_rl.client import calls
 from swe_rl.client.attempts import LIMITS, Attempts, Endpoint, is_good, read_answer
 from swe_rl.client.calls import Call, Output
+from swe_rl.connections import SpreadTransport
 from swe_rl.errors import SandboxUnavailableError
 from swe_rl.verdict import Verdict
 from swe_rl.wire import (
@@ -42,7 +43,7 @@ class SandboxClient:
     ) -> None:
         """Raises ConfigError without a token."""
         self._endpoint = Endpoint(base_url, token)
-        self._transport = transport or httpx.AsyncHTTPTransport(limits=LIMITS, trust_env=False)
+        self._transport = transport or SpreadTransport(LIMITS)
 
     async def health(self) -> Health:
         return await self._do(calls.health())

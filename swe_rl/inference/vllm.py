@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from swe_rl.config import EngineConfig
+from swe_rl.connections import SpreadTransport
 from swe_rl.errors import EngineError, EngineUnavailableError, PolicyError
 from swe_rl.inference.engine import Completion, SamplingParams
 from swe_rl.inference.vllm_server import VllmServer
@@ -145,7 +146,8 @@ class VllmEngine:
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
             # The server is reached directly: a proxy of the environment isn't for it.
-            self._client = httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, limits=limits, trust_env=False)
+            transport = SpreadTransport(limits)
+            self._client = httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, transport=transport, trust_env=False)
 
     async def _check(self, directory: Path) -> None:
         """Before anything is touched: a tensor that doesn't fit would leave the server without weights."""

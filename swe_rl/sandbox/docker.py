@@ -21,7 +21,7 @@ from docker.types import Ulimit
 from swe_rl.errors import SandboxError, SandboxUnavailableError
 from swe_rl.sandbox import docker_exec
 from swe_rl.sandbox.base import WORKDIR, Limits, SandboxSpec
-from swe_rl.sandbox.docker_access import REFERENCE, Access, groups_of, open_access, open_disk_of
+from swe_rl.sandbox.docker_access import REFERENCE, Access, await_access, groups_of, open_access, open_disk_of
 from swe_rl.sandbox.docker_container import AGENT, GvisorContainer, LiveContainer
 from swe_rl.sandbox.docker_direct import DirectSandbox
 from swe_rl.sandbox.docker_engine import OWNER_LABEL, Engine, remove_abandoned, remove_container
@@ -77,7 +77,9 @@ class DockerBackend:
         """Raises SandboxUnavailableError where no engine answers or the language's image isn't there."""
         if spec.language not in self._languages:
             raise SandboxError(f"docker: language {spec.language!r} is unknown; there are {sorted(self._languages)}")
-        creating = self._engine.start(self._make, spec)
+        archive = await self._engine.start(self._archive, spec)
+        is_direct = self._is_direct  # then it's filled once it can be entered, which is faster
+        creating = self._engine.start(self._make, spec, None if is_direct else archive)
         try:
             container = await asyncio.shield(creating)
         except asyncio.CancelledError:
@@ -85,7 +87,7 @@ class DockerBackend:
             raise
         live = GvisorContainer(container) if self._runtime == "runsc" else LiveContainer(container)
         try:
-            return await self._enter(live, spec)
+            return await self._enter(live, spec, archive if is_direct else None)
         except BaseException:
             await asyncio.shield(self._engine.start(live.remove))
             raise
@@ -101,12 +103,16 @@ class DockerBackend:
         if self._scratch is not None:
             await asyncio.to_thread(self._scratch.close)
 
-    async def _enter(self, live: LiveContainer, spec: SandboxSpec) -> DirectSandbox | ShellSandbox:
+    async def _enter(
+        self, live: LiveContainer, spec: SandboxSpec, archive: bytes | None
+    ) -> DirectSandbox | ShellSandbox:
+        """`archive`: what the container is still to be filled with."""
         environment = self._environment(live.container, spec)
-        if self._is_direct:
-            direct = await self._open_direct(live, spec, environment)
+        if archive is not None:
+            direct = await self._open_direct(live, spec, environment, archive)
             if direct is not None:
                 return direct
+            await self._engine.start(live.put, archive)
         disk = await self._engine.start(open_disk_of, live.container, spec.limits.disk_mb)
         guest_pids = spec.limits.num_pids if self._runtime == "runsc" else None
         shell = ShellSandbox(live, spec, environment, self._engine, disk, guest_pids)
@@ -114,7 +120,7 @@ class DockerBackend:
         return shell
 
     async def _open_direct(
-        self, live: LiveContainer, spec: SandboxSpec, environment: Mapping[str, str]
+        self, live: LiveContainer, spec: SandboxSpec, environment: Mapping[str, str], archive: bytes
     ) -> DirectSandbox | None:
         """None where joining isn't possible, or isn't the same as an exec by the engine: proved once an image."""
         image = str(live.container.attrs["Image"])
@@ -132,17 +138,13 @@ class DockerBackend:
             return access
 
         disk = await self._engine.start(open_disk_of, live.container, spec.limits.disk_mb)
-        opening = self._engine.start(open_access, live.container, self._joiner, groups)
-        try:
-            access = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_access)  # the thread goes on, as in `create`
-            raise
+        access = await await_access(self._engine.start(open_access, live.container, self._joiner, groups))
         if access is None:
             self._is_direct = False
             return None
         sandbox = DirectSandbox(live, spec, environment, self._engine, self._joiner, access, disk, reopen)
         try:
+            await sandbox.fill(archive)
             is_same = is_proved or await sandbox.equals(reference)
         except BaseException:
             await sandbox.abandon()
@@ -174,8 +176,8 @@ class DockerBackend:
                 self._workspaces = WorkspaceCache(self._scratch.path / "templates")
         return client, self._workspaces
 
-    def _make(self, spec: SandboxSpec) -> Container:
-        client, workspaces = self._prepare()
+    def _make(self, spec: SandboxSpec, archive: bytes | None) -> Container:
+        client, _ = self._prepare()
         image = str(self._languages[spec.language].image.get("name") or f"swe-rl/{spec.language}")
         labels = {f"swe-rl.label.{name}": value for name, value in spec.labels.items()}
         try:
@@ -201,8 +203,8 @@ class DockerBackend:
                 f"build it with: swe-rl images build {spec.language}"
             ) from error
         try:
-            container.put_archive("/", docker_exec.base_archive())
-            container.put_archive("/", self._archive(spec, workspaces))
+            if archive is not None:
+                LiveContainer(container).put(archive)
             container.start()
             container.reload()
         except BaseException:
@@ -223,19 +225,15 @@ class DockerBackend:
             "ulimits": [Ulimit(name="core", soft=0, hard=0), Ulimit(name="fsize", soft=size, hard=size)],
         }
 
-    def _archive(self, spec: SandboxSpec, workspaces: WorkspaceCache) -> bytes:
-        if spec.is_disposable:
+    def _archive(self, spec: SandboxSpec) -> bytes:
+        if spec.is_disposable or (spec.source / ".git").exists():  # a snapshot: it goes on with its own history
             archive = docker_exec.directory_archive(spec.source, WORKDIR.lstrip("/"))
-            remove_tree(spec.source)
-            return archive
-        if (spec.source / ".git").exists():  # a snapshot: it goes on with its own history
-            return docker_exec.directory_archive(spec.source, WORKDIR.lstrip("/"))
-        return docker_exec.template_archive(workspaces.template(spec.source))
-
-
-def _close_access(opening: "asyncio.Future[Access | None]") -> None:
-    if not opening.cancelled() and opening.exception() is None and (access := opening.result()) is not None:
-        access.close()
+            if spec.is_disposable:
+                remove_tree(spec.source)
+        else:
+            _, workspaces = self._prepare()
+            archive = docker_exec.template_archive(workspaces.template(spec.source))
+        return docker_exec.with_home(archive)
 
 
 def _disown(creating: "asyncio.Future[Container]") -> None:

@@ -7,6 +7,7 @@ logged; commands then go through the engine. Needs a service that is root in the
 under a label of AppArmor or SELinux are left to the engine.
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -15,6 +16,7 @@ import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from docker.models.containers import Container
 
@@ -25,6 +27,7 @@ from swe_rl.sandbox.environment import USER_ID
 from swe_rl.sandbox.joining import ALL_NAMESPACES, Joiner, Place
 
 logger = logging.getLogger(__name__)
+A = TypeVar("A", bound="Access | None")
 
 REFERENCE = ("/bin/sh", "-c", "cat /proc/self/status /proc/self/cgroup; for n in /proc/self/ns/*; do readlink $n; done")
 _COMPARED = ("Uid", "Gid", "Groups", "Umask", "Cap", "NoNewPrivs", "Seccomp", "Speculation", "Cpus_allowed_list")
@@ -58,6 +61,15 @@ def open_access(container: Container, joiner: Joiner, groups: tuple[int, ...]) -
     except (OSError, SandboxError, ValueError, KeyError, IndexError) as error:
         logger.info("container %s: commands go through the engine: %s", container.name, error)
         return None
+
+
+async def await_access(opening: "asyncio.Future[A]") -> A:
+    """What a thread opens; where nobody waits for it any more, it's closed."""
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
 
 
 def comparable(text: str) -> list[str]:
@@ -137,6 +149,11 @@ def _open(container: Container, joiner: Joiner, groups: tuple[int, ...]) -> Acce
         os.kill(pid, 0)
         stack.pop_all()
     return Access(pid, pidfd, root_fd, place, cgroup)
+
+
+def _close(opening: "asyncio.Future[Any]") -> None:
+    if not opening.cancelled() and opening.exception() is None and opening.result() is not None:
+        opening.result().close()
 
 
 def _open_for(stack: contextlib.ExitStack, opened: Callable[[], int]) -> int:

@@ -63,9 +63,9 @@ class LiveContainer:
     def place_apart(self, command: Command) -> None:
         """/runner and /report for one command."""
         if command.runner_dir is not None:
-            self._put(docker_exec.directory_archive(command.runner_dir, RUNNER_DIR.lstrip("/"), 0))
+            self.put(docker_exec.directory_archive(command.runner_dir, RUNNER_DIR.lstrip("/"), 0))
         if command.report_dir is not None:
-            self._put(docker_exec.directory_archive(command.report_dir, REPORT_DIR.lstrip("/")))
+            self.put(docker_exec.directory_archive(command.report_dir, REPORT_DIR.lstrip("/")))
 
     def fetch_report(self, report_dir: Path) -> None:
         """Plain files directly below /report."""
@@ -99,7 +99,8 @@ class LiveContainer:
             raise SandboxError(f"docker: container {self.name}: the engine lost a command; is it still running?")
         return int(code), bytes(output or b"")
 
-    def _put(self, archive: bytes) -> None:
+    def put(self, archive: bytes) -> None:
+        """Unpacks an archive below the container's root."""
         if not self.container.put_archive("/", archive):
             raise SandboxError(f"docker: container {self.name}: the engine refused an archive")
 
@@ -120,7 +121,7 @@ class GvisorContainer(LiveContainer):
     def kill_by(self, script: tuple[str, ...]) -> int:
         return self.execute(script, "0:0", is_privileged=True)[0]
 
-    def _put(self, archive: bytes) -> None:
+    def put(self, archive: bytes) -> None:
         opened = open_exec(self.container, ("/bin/sh", "-c", _UNPACK), "0:0", {}, is_privileged=True)
         with opened:
             opened.settimeout(API_TIMEOUT_S)

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 from swe_rl.errors import SandboxError
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, WORKDIR, Command, CommandResult, FileEntry, SandboxSpec
 from swe_rl.sandbox.cgroup import Counts
+from swe_rl.sandbox.chroot import call_in_root
 from swe_rl.sandbox.copying import copy_tree
 from swe_rl.sandbox.descendants import kill_descendants
 from swe_rl.sandbox.disk import Disk
-from swe_rl.sandbox.docker_access import REFERENCE, Access, comparable
+from swe_rl.sandbox.docker_access import REFERENCE, Access, await_access, comparable
 from swe_rl.sandbox.docker_container import LiveContainer
 from swe_rl.sandbox.docker_engine import Engine
+from swe_rl.sandbox.docker_exec import extract
 from swe_rl.sandbox.holder import is_process_alive
 from swe_rl.sandbox.joined import JoinedSandbox, run_to_end
 from swe_rl.sandbox.joining import Joiner
@@ -64,6 +66,10 @@ class DirectSandbox(JoinedSandbox):
                 sorted(set(ours) ^ set(theirs)),
             )
         return ours == theirs
+
+    async def fill(self, archive: bytes) -> None:
+        """Unpacks an archive of docker_exec below the container's root."""
+        await self._engine.start(call_in_root, self._access.root_fd, lambda: extract(archive))
 
     async def read_file(self, path: str) -> bytes:
         return await self._on_files(read_file, path)
@@ -117,8 +123,9 @@ class DirectSandbox(JoinedSandbox):
             logger.warning("container %s: all of its processes are killed", self.sandbox_id)
             self.generation += 1
             await self._engine.start(self._live.restart)
-            old, self._access = self._access, await self._engine.start(self._reopen)
-            old.close()
+            access = await await_access(self._engine.start(self._reopen))
+            self._access.close()
+            self._access = access
 
     def _end_tree(self, watcher: int) -> None:
         with self._access.cgroup.frozen() as is_frozen:

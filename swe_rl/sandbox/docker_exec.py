@@ -74,12 +74,17 @@ def directory_archive(source: Path, name: str, user_id: int = USER_ID) -> bytes:
     return buffer.getvalue()
 
 
-def base_archive() -> bytes:
-    """The directory that a container needs besides the workspace: the user's home."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        add_directory(archive, "tmp/home", USER_ID)
-    return buffer.getvalue()
+def with_home(archive: bytes) -> bytes:
+    """The same archive with what a container needs besides the workspace: the user's home."""
+    home = _info("tmp/home", USER_ID, 0o755)
+    home.type = tarfile.DIRTYPE
+    return home.tobuf() + archive
+
+
+def extract(archive: bytes) -> None:
+    """Unpacks one of these archives below the root directory, with the owners that it names."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        opened.extractall("/", numeric_owner=True, filter="fully_trusted")
 
 
 def add_directory(archive: tarfile.TarFile, name: str, user_id: int) -> None:

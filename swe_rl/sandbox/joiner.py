@@ -217,8 +217,8 @@ def _default_signals() -> None:
     """What whoever started the service ignores, no command should; the C library keeps two signals for itself."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
-    for number in range(32, signal.SIGRTMIN):
-        _libc.syscall(SIGACTION, number, bytes(64), None, 8)
+    for hidden in range(32, signal.SIGRTMIN):
+        _libc.syscall(SIGACTION, hidden, bytes(64), None, 8)
 
 
 def _hide_command_line() -> None:
