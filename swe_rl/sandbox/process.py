@@ -17,6 +17,7 @@ from swe_rl.errors import SandboxTimeoutError
 from swe_rl.sandbox.capture import Capture
 
 KILL_GRACE_S = 5.0
+MIN_STATUS_FD = 10  # a shell in between may redirect those of one digit, and so close the pipe unseen
 _CHUNK = 65_536
 
 
@@ -51,9 +52,13 @@ class Process:
         """`argv(status_fd)` builds the command line. Raises OSError where it can't be started (E2BIG among others)."""
         started = time.monotonic()
         stdout, stderr = Capture(limit_bytes), Capture(limit_bytes)
-        self._status_fd, status_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         with contextlib.ExitStack() as stack:
+            self._status_fd, low = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             stack.callback(os.close, self._status_fd)
+            try:
+                status_write = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, MIN_STATUS_FD)
+            finally:
+                os.close(low)
             try:
                 self._child = child = _start(argv(status_write), stdin, status_write)
             finally:
