@@ -5,7 +5,6 @@ command may have made.
 """
 
 import logging
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +15,13 @@ from swe_rl.errors import PathError, SandboxError
 from swe_rl.sandbox import docker_exec
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, Command, FileEntry
 from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, log_has_oom, remove_container
-from swe_rl.sandbox.docker_stream import open_exec, split_frames
+from swe_rl.sandbox.docker_stream import run_exec
 from swe_rl.sandbox.environment import USER_ID
 
 logger = logging.getLogger(__name__)
 
 AGENT = f"{USER_ID}:{USER_ID}"
-_UNPACK = "tar -xf - -C / && echo done"
+COMMAND_TIMEOUT_S = 30.0
 
 
 class LiveContainer:
@@ -93,11 +92,8 @@ class LiveContainer:
         return self.execute(script, AGENT)[0]
 
     def execute(self, argv: tuple[str, ...], user: str, is_privileged: bool = False) -> tuple[int, bytes]:
-        """Exit code and output of a short command of ours. Raises SandboxError where the engine gives none."""
-        code, output = self.container.exec_run(list(argv), user=user, privileged=is_privileged, workdir="/")
-        if code is None:
-            raise SandboxError(f"docker: container {self.name}: the engine lost a command; is it still running?")
-        return int(code), bytes(output or b"")
+        """Exit code and output of a short command of ours. Raises SandboxError where the engine gives none in time."""
+        return run_exec(self.container, argv, user, b"", COMMAND_TIMEOUT_S, is_privileged)
 
     def put(self, archive: bytes) -> None:
         """Unpacks an archive below the container's root."""
@@ -122,17 +118,10 @@ class GvisorContainer(LiveContainer):
         return self.execute(script, "0:0", is_privileged=True)[0]
 
     def put(self, archive: bytes) -> None:
-        opened = open_exec(self.container, ("/bin/sh", "-c", _UNPACK), "0:0", {}, is_privileged=True)
-        with opened:
-            opened.settimeout(API_TIMEOUT_S)
-            opened.sendall(archive)
-            opened.shutdown(socket.SHUT_WR)
-            seen = b""
-            while chunk := opened.recv(65_536):
-                seen += chunk
-        frames, _ = split_frames(seen)
-        if b"".join(payload for name, payload in frames if name == "stdout") != b"done\n":
-            raise SandboxError(f"docker: container {self.name}: an archive can't be unpacked: {frames!r:.300}")
+        argv = ("/bin/tar", "-xf", "-", "-C", "/")
+        code, output = run_exec(self.container, argv, "0:0", archive, API_TIMEOUT_S, is_privileged=True)
+        if code != 0:
+            raise SandboxError(f"docker: container {self.name}: an archive can't be unpacked: {output!r:.300}")
 
     def _packed(self, path: str) -> Iterator[bytes]:
         api = self.container.client.api

@@ -64,7 +64,7 @@ class ShellSandbox:
         self._idle: list[_Shell] = []
         self._shells: list[_Shell] = []
         self._tending: set[asyncio.Task[None]] = set()
-        self._counts = Counts()
+        self._counts, self._first_uptime_s = Counts(), 0.0  # what is older than the first shell isn't a command's
         self._apart_turn, self._reset_turn = asyncio.Lock(), asyncio.Lock()
         self._is_closed = False
 
@@ -119,11 +119,11 @@ class ShellSandbox:
     async def kill_command(self, mark: str, shell_pid: int, started_at: float) -> None:
         shell = next((shell for shell in self._shells if shell.pid == shell_pid), None)
         offset_s = shell.clock_offset_s if shell is not None else -started_at
-        since = int((started_at - CLOCK_SLACK_S + offset_s) * TICKS_PER_S)
+        since = int(max(started_at - CLOCK_SLACK_S + offset_s, self._first_uptime_s) * TICKS_PER_S)
         script = ("/bin/sh", "-c", KILL_SCRIPT, "sandbox", mark, str(shell_pid), str(since))
         try:
-            code = await asyncio.wait_for(self._engine.start(self._live.kill_by, script), HELLO_S)
-        except (SandboxError, TimeoutError) as error:
+            code = await self._engine.start(self._live.kill_by, script)
+        except SandboxError as error:
             code = 1
             logger.info("container %s: a command can't be killed by itself: %s", self.sandbox_id, error)
         if code != 0:
@@ -235,7 +235,9 @@ class ShellSandbox:
             raise SandboxError(f"container {self.sandbox_id}: no shell in it answers: {heard!r:.300}")
         unread: list[tuple[StreamName, bytes]] = [("stdout", rest)] if rest else []
         unread += [(name, chunk) for name, chunk in heard if name == "stderr"]
-        shell = _Shell(stream, int(words[0]), float(words[1]) - time.monotonic(), unread)
+        uptime_s = float(words[1])
+        self._first_uptime_s = self._first_uptime_s or uptime_s
+        shell = _Shell(stream, int(words[0]), uptime_s - time.monotonic(), unread)
         self._shells.append(shell)
         return shell
 
@@ -283,7 +285,7 @@ class ShellSandbox:
             logger.warning("container %s: all of its processes are killed", self.sandbox_id)
             self.generation += 1
             await self._engine.start(self._live.restart)
-            self._counts = Counts()
+            self._counts, self._first_uptime_s = Counts(), 0.0
             self._close_shells()
 
     def _close_shells(self) -> None:

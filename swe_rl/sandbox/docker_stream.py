@@ -14,7 +14,7 @@ from typing import Any
 
 from docker.models.containers import Container
 
-from swe_rl.errors import SandboxUnavailableError
+from swe_rl.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
 from swe_rl.sandbox.base import StreamName
 
 _HEADER = 8
@@ -26,6 +26,38 @@ def open_exec(
     container: Container, argv: Sequence[str], user: str, env: Mapping[str, str], is_privileged: bool = False
 ) -> socket.socket:
     """Blocking: starts `argv` in the container. Raises the SDK's errors, SandboxUnavailableError for TLS."""
+    return _open(container, argv, user, env, is_privileged)[1]
+
+
+def run_exec(
+    container: Container, argv: Sequence[str], user: str, stdin: bytes, timeout_s: float, is_privileged: bool = False
+) -> tuple[int, bytes]:
+    """Blocking: exit code and both output streams. Raises the SDK's errors, SandboxTimeoutError, SandboxError.
+
+    The engine never ends an exec whose container dies in an unlucky moment, hence the time-out: of each single step.
+    """
+    exec_id, opened = _open(container, argv, user, {}, is_privileged)
+    with opened:
+        opened.settimeout(timeout_s)
+        seen = bytearray()
+        try:
+            opened.sendall(stdin)
+            opened.shutdown(socket.SHUT_WR)
+            while chunk := opened.recv(_CHUNK):
+                seen += chunk
+        except TimeoutError as error:
+            raise SandboxTimeoutError(f"container {container.name}: no end of {argv[0]} for {timeout_s:g} s") from error
+        except OSError as error:
+            raise SandboxError(f"container {container.name}: {argv[0]} was cut off: {error}") from error
+    code = container.client.api.exec_inspect(exec_id)["ExitCode"]
+    if code is None:
+        raise SandboxError(f"docker: container {container.name}: the engine lost a command; is it still running?")
+    return int(code), b"".join(payload for _, payload in split_frames(bytes(seen))[0])
+
+
+def _open(
+    container: Container, argv: Sequence[str], user: str, env: Mapping[str, str], is_privileged: bool
+) -> tuple[str, socket.socket]:
     api = container.client.api
     created = api.exec_create(
         container.id,
@@ -46,7 +78,7 @@ def open_exec(
     with contextlib.suppress(OSError):
         answer.close()
     ours.setblocking(False)
-    return ours
+    return created["Id"], ours
 
 
 class ExecStream:
