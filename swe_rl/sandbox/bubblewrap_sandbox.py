@@ -168,7 +168,7 @@ class BubblewrapSandbox(JoinedSandbox):
                 self._require_open()
                 if self._holder is None:
                     arguments = self._builder.holder_arguments(self._root)
-                    made = Holder(self._builder.bwrap, arguments, self._builder.confinement.filter_file)
+                    made = Holder(self._builder.bwrap, arguments, self._builder.confinement)
                     await self._in_thread(made.start)
                     self._holder = made
                 holder = self._holder
@@ -196,7 +196,7 @@ class BubblewrapSandbox(JoinedSandbox):
 
     async def _run_apart(self, command: Command) -> CommandResult:
         relative_parts(command.cwd)
-        process = Process(self._builder.kill_tree, self._builder.confinement.owner)
+        process = Process(self._builder.kill_tree, self._builder.confinement.owner, self._builder.confinement.label)
         before = self.counts()
         self._alone.add(process)
         try:

@@ -10,11 +10,13 @@ system calls.
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from swe_rl.errors import SandboxUnavailableError
 from swe_rl.sandbox.environment import USER_ID
+from swe_rl.sandbox.scratch import label
 from swe_rl.sandbox.seccomp import build_filter
 
 FILTER_FD = 9
@@ -24,7 +26,8 @@ FILTER_FD = 9
 class Confinement:
     """`arguments`: for every sandbox; `alone`: more of them for one that is made for a single command, which gets rid
     of its rights by `drop`. `owner`: the host user to whom a session's files belong and whom its commands become, None
-    for the service's own. `filter_file` holds `program` and is opened as FILTER_FD."""
+    for the service's own. `filter_file` holds `program` and is opened as FILTER_FD. `label`: bwrap's own environment,
+    by which what outlives the service is found; no command sees it."""
 
     arguments: tuple[str, ...]
     alone: tuple[str, ...]
@@ -32,6 +35,7 @@ class Confinement:
     owner: int | None
     filter_file: Path | None
     program: bytes | None
+    label: Mapping[str, str]
 
 
 def choose_confinement(bwrap: str, home: Path) -> Confinement:
@@ -50,7 +54,7 @@ def choose_confinement(bwrap: str, home: Path) -> Confinement:
         # of them anyway.
         if _has_option(bwrap, "--disable-userns"):
             alone.append("--disable-userns")
-        return Confinement(tuple(arguments), tuple(alone), (), None, filter_file, program)
+        return Confinement(tuple(arguments), tuple(alone), (), None, filter_file, program, label(home))
     setpriv = shutil.which("setpriv", path="/usr/bin:/bin:/usr/sbin:/sbin")
     if setpriv is None:
         raise SandboxUnavailableError(
@@ -59,7 +63,7 @@ def choose_confinement(bwrap: str, home: Path) -> Confinement:
     alone += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     user = str(USER_ID)
     drop = (setpriv, "--reuid", user, "--regid", user, "--clear-groups", "--inh-caps=-all", "--no-new-privs", "--")
-    return Confinement(tuple(arguments), tuple(alone), drop, USER_ID, filter_file, program)
+    return Confinement(tuple(arguments), tuple(alone), drop, USER_ID, filter_file, program, label(home))
 
 
 def _has_option(bwrap: str, option: str) -> bool:

@@ -13,9 +13,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from swe_rl.errors import SandboxError, SandboxTimeoutError
+from swe_rl.sandbox.confinement import Confinement
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,9 @@ _KEEP = ("/bin/cat",)
 class Holder:
     """`pidfd` is pid 1's of the sandbox from `start` to `close`."""
 
-    def __init__(self, bwrap: str, arguments: Sequence[str], filter_file: Path | None) -> None:
-        self._bwrap, self._arguments, self._filter_file = bwrap, tuple(arguments), filter_file
+    def __init__(self, bwrap: str, arguments: Sequence[str], confinement: Confinement) -> None:
+        self._bwrap, self._arguments = bwrap, tuple(arguments)
+        self._filter_file, self._label = confinement.filter_file, confinement.label
         self._child: subprocess.Popen[bytes] | None = None
         self._init_pid = -1
         self.pidfd = -1
@@ -51,7 +52,7 @@ class Holder:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     bufsize=0,
-                    env={},
+                    env=self._label,
                     cwd="/",
                     pass_fds=passed,
                     start_new_session=True,

@@ -10,7 +10,7 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swe_rl.errors import SandboxTimeoutError
@@ -37,10 +37,13 @@ class Process:
     """A started process; `run` waits for it, `kill` (any time) ends it. `kill_tree(pid, status)` does the killing.
 
     `owner`: to whom the output pipes are given, since who can't open them can't write to /dev/stderr by its name.
+    `env`: all that its environment holds.
     """
 
-    def __init__(self, kill_tree: Callable[[int, bytes], None], owner: int | None = None) -> None:
-        self._kill_tree, self._owner = kill_tree, owner
+    def __init__(
+        self, kill_tree: Callable[[int, bytes], None], owner: int | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._kill_tree, self._owner, self._env = kill_tree, owner, dict(env or {})
         self._child: subprocess.Popen[bytes] | None = None
         self._status = Capture(4096)
         self._status_fd = -1
@@ -60,7 +63,7 @@ class Process:
             finally:
                 os.close(low)
             try:
-                self._child = child = _start(argv(status_write), stdin, status_write)
+                self._child = child = _start(argv(status_write), stdin, status_write, self._env)
             finally:
                 os.close(status_write)
             assert child.stdout is not None and child.stderr is not None
@@ -175,7 +178,7 @@ def open_stdin(data: bytes) -> int:
     return source
 
 
-def _start(argv: Sequence[str], stdin: bytes, status_fd: int) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], stdin: bytes, status_fd: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     source = open_stdin(stdin)
     try:
         return subprocess.Popen(
@@ -184,7 +187,7 @@ def _start(argv: Sequence[str], stdin: bytes, status_fd: int) -> subprocess.Pope
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env={},
+            env=env,
             cwd="/",
             pass_fds=(status_fd,),
             start_new_session=True,

@@ -1,9 +1,13 @@
-"""A private directory that lives as long as its process: a lock tells the living from what a crash left behind."""
+"""A private directory that lives as long as its process: a lock tells the living from what a crash left behind.
+
+Processes that are started with `label(path)` in their environment end with it, too: at the next start at the latest.
+"""
 
 import contextlib
 import fcntl
 import logging
 import os
+import signal
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,6 +16,9 @@ from swe_rl.sandbox.disk import unmount_below
 from swe_rl.sandbox.tree import remove_tree
 
 logger = logging.getLogger(__name__)
+
+_VARIABLE = "SWE_RL_SCRATCH"
+_MAX_SCANS = 50
 
 
 class ScratchDir:
@@ -51,6 +58,11 @@ class ScratchDir:
             self._lock = -1
 
 
+def label(path: Path) -> dict[str, str]:
+    """The environment of a process that belongs to the directory; its name is random and tells nothing."""
+    return {_VARIABLE: path.name}
+
+
 def remove_abandoned(parent: Path) -> int:
     """Removes the directories below `parent` whose process has ended; how many."""
     count = 0
@@ -60,9 +72,24 @@ def remove_abandoned(parent: Path) -> int:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 logger.info("removing %s, left by a process that has ended", lock.parent)
+                _kill_labelled(lock.parent)
                 unmount_below(lock.parent)
                 remove_tree(lock.parent)
                 count += 1
             finally:
                 os.close(descriptor)
     return count
+
+
+def _kill_labelled(path: Path) -> None:
+    """Until none is found: what is killed may just have forked."""
+    word = b"\0%s=%s\0" % (_VARIABLE.encode(), path.name.encode())
+    for _ in range(_MAX_SCANS):
+        found = False
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                if word in b"\0" + environment.read_bytes():
+                    os.kill(int(environment.parent.name), signal.SIGKILL)
+                    found = True
+        if not found:
+            return

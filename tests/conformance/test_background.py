@@ -163,3 +163,15 @@ async def _has(process: Process, data: bytes) -> bool:
 
 async def _is(count: Count, mark: str, number: int) -> bool:
     return await count(mark) == number
+
+
+async def test_killing_one_of_the_first_commands_at_once_spares_the_other(
+    sandbox: Sandbox, count: Count, a_mark: str
+) -> None:
+    first = await sandbox.start(Command(("sleep", a_mark)))
+    second = await sandbox.start(Command(("sleep", "900")))
+    await second.kill()
+    assert await count(a_mark) == 1
+    assert await first.wait(0.0) is None
+    await first.kill()
+    assert await count(a_mark) == 0

@@ -16,6 +16,7 @@ from swe_rl.sandbox.base import Command, SandboxSpec
 from swe_rl.sandbox.bubblewrap import BubblewrapBackend
 from swe_rl.sandbox.disk import OwnFileSystem, WatchedSize, open_disk, unmount, used_bytes
 from swe_rl.sandbox.instance import is_dead, new_instance_id
+from swe_rl.sandbox.scratch import ScratchDir, label, remove_abandoned
 from swe_rl.task.language import LanguageSpec
 
 ROOT = Path(__file__).parents[2]
@@ -115,3 +116,27 @@ def test_a_file_system_of_its_own_is_full_when_it_is() -> None:
     finally:
         unmount(directory)
         directory.rmdir()
+
+
+def test_a_process_that_missed_its_services_death_ends_with_the_directory(tmp_path: Path) -> None:
+    living, dead = ScratchDir(tmp_path, "kind").open(), ScratchDir(tmp_path, "kind")
+    dead.path.mkdir()
+    (dead.path / "lock").touch()  # held by nobody
+    command = ("sh", "-c", "echo begun; sleep 987654324 & wait")
+    processes = [
+        subprocess.Popen(command, env=label(directory.path) | {"PATH": os.environ["PATH"]}, stdout=subprocess.PIPE)
+        for directory in (living, dead)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+        assert remove_abandoned(tmp_path) == 1
+        assert processes[1].wait(10) == -signal.SIGKILL
+        assert processes[1].stdout.read() == b""  # its child, which held the pipe as well, has gone too
+        assert processes[0].poll() is None
+    finally:
+        for process in processes:
+            subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)
+            process.kill()
+            process.wait()
+    living.close()
