@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MALLOC_ARENA_MAX := 1
 
-.PHONY: quickstart test conformance soak lint coldstart test-vllm clean
+.PHONY: quickstart test conformance real soak lint coldstart test-vllm clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/swe-rl run --config quickstart
@@ -19,6 +19,10 @@ test: $(VENV)/.installed-dev
 # The same cases on every sandbox backend that this machine has, and a table of them.
 conformance: $(VENV)/.installed-dev
 	$(BIN)/pytest tests/conformance
+
+# All rows of a public data set as tasks, on every backend, and a table (the tests take a sample).
+real: $(VENV)/.installed-dev
+	$(BIN)/pytest -m real tests/real
 
 # Sessions under injected faults in their short form; nothing may be left on this machine afterwards.
 soak: $(VENV)/.installed-dev

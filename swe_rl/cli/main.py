@@ -16,7 +16,7 @@ from swe_rl.errors import ConfigError, SweRlError
 VERBS = {
     "serve": "start a sandbox service or an inference server",
     "images": "build and prove the languages' images",
-    "tasks": "list, show, check and make tasks",
+    "tasks": "list, show, check, make and import tasks",
     "coldstart": "make a cold-start policy from demonstrations",
     "rollout": "sample groups of episodes into a run's rollout store",
     "train": "train the policy on a run's rollout store",

@@ -1,21 +1,19 @@
-"""`swe-rl tasks`: list, show, check and make tasks. For whoever owns the tasks: `show` names hidden tests."""
+"""`swe-rl tasks`: list, show, check, make and import tasks. For whoever owns the tasks: `show` names hidden tests."""
 
 import argparse
-import asyncio
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swe_rl.cli import tasks_check
+
 if TYPE_CHECKING:
-    from swe_rl.grade.check import PatchGrader
-    from swe_rl.task.language import LanguageSpec
     from swe_rl.task.spec import TaskSpec
     from swe_rl.task.taskset import TaskSet
 
-HELP = "list, show, check and make tasks"
+HELP = "list, show, check, make and import tasks"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_tasks(verb)
     verb.add_argument("task_id", metavar="ID")
 
-    verb = verbs.add_parser("check", help="solutions resolve, bases don't, runs agree; exit code 1 if any task fails")
+    verb = verbs.add_parser("check", help="solutions resolve, bases don't, runs agree; exit code 1 if not")
     _add_selection(verb)
-    verb.add_argument("--languages", type=Path, default=Path("sandboxes"), metavar="DIR", help="default: sandboxes")
-    verb.add_argument("--backend", choices=("auto", "bubblewrap", "docker", "docker-runsc"), default="auto")
-    verb.add_argument("--url", metavar="URL", help="check in the sandbox service there, by its own copy of the tasks")
-    verb.add_argument("--concurrency", type=int, default=2, metavar="N", help="gradings at once (default: 2)")
-    verb.add_argument("--strict", action="store_true", help="a task that can't be checked on this machine fails, too")
-    verb.add_argument("--json", action="store_true", help="one JSON object a line")
+    tasks_check.add_arguments(verb)
+
+    verb = verbs.add_parser("import", help="write tasks of a public data set's rows")
+    verb.add_argument("format", choices=("humanevalpack",), help="humanevalpack: Python, JavaScript, Go and Rust rows")
+    verb.add_argument("files", type=Path, nargs="+", metavar="FILE", help=".jsonl or .jsonl.gz")
+    verb.add_argument("--out", type=Path, required=True, metavar="DIR", help="gets <split>/<task_id>/ folders")
 
     verb = verbs.add_parser("synth", help="write the parametric family of small tasks")
     verb.add_argument("out_dir", type=Path, metavar="DIR", help="gets <split>/<task_id>/ folders")
@@ -50,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
         "list": _list,
         "show": _show,
         "check": _check,
+        "import": _import,
         "synth": _synth,
     }
     return verbs[args.tasks_verb](args)
@@ -119,65 +118,16 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    tasks = _select(args)
-    counts = asyncio.run(_check_all(args, tasks))
-    print(f"{counts['ok']} ok, {counts['failed']} failed, {counts['skipped']} skipped of {len(tasks)}", file=sys.stderr)
-    return 1 if counts["failed"] or (args.strict and counts["skipped"]) else 0
+    return tasks_check.check(args, _select(args))
 
 
-async def _check_all(args: argparse.Namespace, tasks: "list[TaskSpec]") -> dict[str, int]:
-    from swe_rl.task.language import read_languages
+def _import(args: argparse.Namespace) -> int:
+    from swe_rl.task.formats.humanevalpack import import_humanevalpack
 
-    languages = read_languages(args.languages)
-    if args.url is None:
-        return await _check_here(args, tasks, languages)
-    from swe_rl.cli.remote_grader import RemoteGrader
-    from swe_rl.client import SandboxClient
-
-    async with SandboxClient(args.url) as client:
-        grader = RemoteGrader(client, args.concurrency)
-        await grader.compare(tasks)
-        return await _check_with(args, tasks, languages, grader, needs_host_tools=False)
-
-
-async def _check_here(
-    args: argparse.Namespace, tasks: "list[TaskSpec]", languages: "dict[str, LanguageSpec]"
-) -> dict[str, int]:
-    from swe_rl.grade.grader import Grader
-    from swe_rl.sandbox.backend import default_scratch_dir, open_backend
-
-    scratch = default_scratch_dir()
-    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="check-", dir=scratch, ignore_cleanup_errors=True) as name:
-        backend = await open_backend(args.backend, languages, Path(name))
-        try:
-            grader = Grader(backend, languages, args.concurrency, Path(name))
-            is_bubblewrap = backend.name == "bubblewrap"
-            return await _check_with(args, tasks, languages, grader, needs_host_tools=is_bubblewrap)
-        finally:
-            await backend.close()
-
-
-async def _check_with(
-    args: argparse.Namespace,
-    tasks: "list[TaskSpec]",
-    languages: "dict[str, LanguageSpec]",
-    grader: "PatchGrader",
-    *,
-    needs_host_tools: bool,
-) -> dict[str, int]:
-    from swe_rl.grade.check import check_tasks
-
-    counts = {"ok": 0, "failed": 0, "skipped": 0}
-    async for result in check_tasks(tasks, grader, languages, needs_host_tools=needs_host_tools):
-        counts[result.status] += 1
-        if args.json:
-            line = {"task_id": result.task_id, "split": result.split}
-            print(json.dumps(line | {"status": result.status.value, "problem": result.problem}), flush=True)
-        else:
-            problem = f": {result.problem}" if result.problem else ""
-            print(f"{result.status.value:8}{result.split}/{result.task_id}{problem}", flush=True)
-    return counts
+    for path in args.files:
+        print(f"{path}: {len(import_humanevalpack(path, args.out))} tasks", file=sys.stderr)
+    print(args.out)
+    return 0
 
 
 def _synth(args: argparse.Namespace) -> int:

@@ -7,18 +7,20 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from swe_rl.errors import TaskError
+from swe_rl.task.quarantine import Quarantined, split_quarantined
 from swe_rl.task.spec import NAME_PATTERN, TaskSpec, read_task
 
 
 class TaskSet:
     """A fixed set of tasks in a fixed order (split, then id)."""
 
-    def __init__(self, tasks: Sequence[TaskSpec]) -> None:
-        """Raises TaskError if two tasks share an id."""
+    def __init__(self, tasks: Sequence[TaskSpec], quarantined: Mapping[str, Quarantined] | None = None) -> None:
+        """`quarantined`: ids that are left out on purpose. Raises TaskError if two tasks share an id."""
+        self.quarantined = dict(quarantined or {})
         self._by_id: dict[str, TaskSpec] = {}
         for task in sorted(tasks, key=lambda task: (task.split, task.task_id)):
             other = self._by_id.setdefault(task.task_id, task)
@@ -27,14 +29,20 @@ class TaskSet:
 
     @classmethod
     def load(cls, roots: Sequence[Path]) -> "TaskSet":
-        """Raises TaskError for a root that is missing or holds no task, or for any broken task."""
+        """Leaves out what a root's quarantine.json names.
+
+        Raises TaskError for a root that is missing or holds no task, or for any broken task.
+        """
         tasks: list[TaskSpec] = []
+        quarantined: dict[str, Quarantined] = {}
         for root in roots:
             found = [read_task(folder) for folder in _task_folders(root)]
             if not found:
                 raise TaskError(f"{root}: holds no <split>/<task_id>/task.toml")
-            tasks += found
-        return cls(tasks)
+            usable, left_out = split_quarantined(found, root)
+            tasks += usable
+            quarantined |= left_out
+        return cls(tasks, quarantined)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -46,6 +54,8 @@ class TaskSet:
         try:
             return self._by_id[task_id]
         except KeyError:
+            if task_id in self.quarantined:
+                raise TaskError(f"task {task_id!r} is quarantined: {self.quarantined[task_id].reason}") from None
             raise TaskError(
                 f"task {task_id!r} isn't among the {len(self)} loaded; list them with: tasks list"
             ) from None
@@ -72,8 +82,16 @@ def freeze_split(tasks: TaskSet, split: str, path: Path) -> None:
 
 
 def verify_split(tasks: TaskSet, split: str, path: Path) -> None:
-    """Raises TaskError if the split lacks a task of the manifest, has one more, or holds one that was changed."""
+    """Raises TaskError if the split lacks a task of the manifest, has one more, or holds one that was changed.
+
+    A quarantined task may be lacking, unless it was changed.
+    """
     frozen = _read_manifest(path)
+    frozen = {
+        task_id: digest
+        for task_id, digest in frozen.items()
+        if task_id not in tasks.quarantined or tasks.quarantined[task_id].content_sha256 != digest
+    }
     current = {task.task_id: task for task in tasks.tasks(split)}
     for task_id in sorted(frozen.keys() | current.keys()):
         if task_id not in current:

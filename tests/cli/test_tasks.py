@@ -1,6 +1,7 @@
 """`swe-rl tasks` as a user runs it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_an_unknown_task_is_one_line_and_exit_code_1(tasks: Path, capsys: pytest
 def test_check_of_a_sound_task_ends_with_0(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(tasks) == 0
     captured = capsys.readouterr()
-    assert captured.out == "ok      dev/one\n" and "1 ok, 0 failed, 0 skipped of 1" in captured.err
+    assert captured.out == "ok      dev/one\n" and "1 ok, 0 failed, 0 flaky, 0 skipped of 1" in captured.err
 
 
 @pytest.mark.usefixtures("has_bubblewrap")
@@ -93,6 +94,47 @@ def test_a_missing_toolchain_is_skipped_and_fails_only_when_strict(
     assert main([*arguments, "--backend", "bubblewrap"]) == 0
     assert "no-such-python" in capsys.readouterr().out
     assert main([*arguments, "--backend", "bubblewrap", "--strict"]) == 1
+
+
+@pytest.mark.usefixtures("has_bubblewrap")
+def test_check_quarantines_a_flaky_task_and_then_no_load_gives_it(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sound = tasks / "dev/two"
+    shutil.copytree(tasks / "dev/one", sound)
+    (sound / "task.toml").write_text(FILES["task.toml"].replace('"one"', '"two"'))
+    hidden = tasks / "dev/one/tests/tests/test_one.py"
+    hidden.write_text("import random\n\n\ndef test_one():\n    assert random.random() < 0.5\n")
+    assert check(tasks, "--runs", "40") == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("flaky   dev/one: run ") and "ok      dev/two\n" in captured.out
+    assert "one is quarantined in" in captured.err
+    assert set(json.loads((tasks / "quarantine.json").read_text())) == {"one"}
+
+    assert check(tasks) == 0
+    assert capsys.readouterr().out == "ok      dev/two\n"
+    assert "one is left out: quarantined" in caplog.text
+    hidden.write_text(FILES["tests/tests/test_one.py"])
+    assert check(tasks) == 0
+    assert "dev/one" in capsys.readouterr().out and "has changed since it was quarantined" in caplog.text
+
+
+def test_import_writes_tasks_that_load_and_names_a_broken_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {
+        "task_id": "Python/7", "declaration": "def one():\n", "buggy_solution": "    return 2\n",
+        "canonical_solution": "    return 1\n", "test": "def check(one):\n    assert one() == 1\n\ncheck(one)\n",
+        "entry_point": "one", "docstring": "One.", "bug_type": "value misuse", "failure_symptoms": "incorrect output",
+    }  # fmt: skip
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "made"
+    rows.write_text(json.dumps(row) + "\n")
+    assert main(["tasks", "import", "humanevalpack", str(rows), "--out", str(out)]) == 0
+    assert main(["tasks", "list", "--tasks", str(out)]) == 0
+    assert "humanevalpack-python-7\tpython\tbug_type=value misuse" in capsys.readouterr().out
+    rows.write_text(json.dumps(row) + "\n" + json.dumps(row | {"test": None}) + "\n")
+    assert main(["tasks", "import", "humanevalpack", str(rows), "--out", str(out)]) == 1
+    assert "line 2: Python/7: test is missing" in capsys.readouterr().err
 
 
 def test_synth_writes_tasks_that_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

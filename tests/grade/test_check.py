@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from swe_rl.grade.check import CheckStatus, check_task, check_tasks
 from swe_rl.grade.grader import Grader
 from swe_rl.grade.judge import Judgement
@@ -14,31 +16,37 @@ HIDDEN = "tests/tests/test_hidden.py"
 SOLUTION = "solution/solution.patch"
 
 
+async def failure(task: TaskSpec, grader: Grader) -> str:
+    status, problem = await check_task(task, grader)
+    assert status is CheckStatus.FAILED
+    return problem
+
+
 async def test_a_sound_task_has_no_problem(grader: Grader, task: TaskSpec) -> None:
-    assert await check_task(task, grader) == ""
+    assert await check_task(task, grader) == (CheckStatus.OK, "")
 
 
 async def test_a_solution_that_does_not_apply_is_a_problem(grader: Grader, task: TaskSpec) -> None:
     (task.root / SOLUTION).write_text(task.solution_patch.replace("max(x, low)\n", "other\n"))
-    assert "patch_failed" in await check_task(read_task(task.root), grader)
+    assert "patch_failed" in await failure(read_task(task.root), grader)
 
 
 async def test_a_solution_that_repairs_nothing_is_a_problem(grader: Grader, task: TaskSpec, agent: Agent) -> None:
     (task.root / SOLUTION).write_text(agent({"README.md": "better\n"}))
-    assert "unresolved" in await check_task(read_task(task.root), grader)
+    assert "unresolved" in await failure(read_task(task.root), grader)
     (task.root / SOLUTION).write_text("")
-    assert "empty_patch" in await check_task(read_task(task.root), grader)
+    assert "empty_patch" in await failure(read_task(task.root), grader)
 
 
 async def test_a_solution_that_edits_tests_is_a_problem(grader: Grader, task: TaskSpec, agent: Agent) -> None:
     fixed = "def clamp(x, low, high):\n    return min(max(x, low), high)\n"
     (task.root / SOLUTION).write_text(agent({"src/clamp.py": fixed, "tests/test_more.py": "def test_x():\n    pass\n"}))
-    assert "protected" in await check_task(read_task(task.root), grader)
+    assert "protected" in await failure(read_task(task.root), grader)
 
 
 async def test_a_test_that_already_passes_is_no_fail_to_pass(grader: Grader, task: TaskSpec) -> None:
     both = replace(task, fail_to_pass=(*task.fail_to_pass, task.pass_to_pass[0]), pass_to_pass=())
-    assert "1 of 2 fail_to_pass tests pass on the unpatched base" in await check_task(both, grader)
+    assert "1 of 2 fail_to_pass tests pass on the unpatched base" in await failure(both, grader)
 
 
 async def test_a_test_that_fails_at_the_base_is_no_pass_to_pass(grader: Grader, task: TaskSpec) -> None:
@@ -47,11 +55,11 @@ async def test_a_test_that_fails_at_the_base_is_no_pass_to_pass(grader: Grader, 
         "from clamp import clamp\n\n\ndef test_upper():\n    assert clamp(5, 1, 3) == 3\n\n\n"
         "def test_new():\n    assert clamp(6, 1, 3) == 3\n"
     )
-    assert "pass_to_pass tests don't pass on the base" in await check_task(swapped, grader)
+    assert "pass_to_pass tests don't pass on the base" in await failure(swapped, grader)
 
 
 async def test_an_expected_test_that_is_never_run_is_a_problem(grader: Grader, task: TaskSpec) -> None:
-    assert "1/2" in await check_task(replace(task, fail_to_pass=(*task.fail_to_pass, "tests/x.py::y")), grader)
+    assert "1/2" in await failure(replace(task, fail_to_pass=(*task.fail_to_pass, "tests/x.py::y")), grader)
 
 
 async def test_a_base_without_an_end_is_a_problem(grader: Grader, task: TaskSpec, agent: Agent) -> None:
@@ -59,19 +67,54 @@ async def test_a_base_without_an_end_is_a_problem(grader: Grader, task: TaskSpec
     (task.root / SOLUTION).write_text(
         agent({"src/clamp.py": "def clamp(x, low, high):\n    return min(max(x, low), high)\n"})
     )
-    assert "time limit" in await check_task(replace(read_task(task.root), timeout_s=1.0), grader)
+    assert "time limit" in await failure(replace(read_task(task.root), timeout_s=1.0), grader)
 
 
-async def test_a_second_run_that_disagrees_is_a_problem(grader: Grader, task: TaskSpec) -> None:
-    # As if something outside the task decayed between the runs.
+# Each passes about every other time, for another reason; a fresh sandbox takes away what the last one leaves behind.
+FLAKY = {
+    "random": "import random\n\n\ndef test_upper():\n    assert random.random() < 0.5\n",
+    "time": "import time\n\n\ndef test_upper():\n    assert time.time_ns() // 1000 % 2\n",
+    "order": "def test_upper():\n    assert next(iter({'a', 'b'})) == 'a'\n",
+    "number of tests": (
+        "import random\nfrom clamp import clamp\n\n\ndef test_upper():\n    assert clamp(5, 1, 3) == 3\n\n\n"
+        "if random.random() < 0.5:\n\n    def test_more():\n        pass\n"
+    ),
+}
+LEFT_FILE = (
+    "import os\nfrom clamp import clamp\n\n\ndef test_upper():\n    assert not os.path.exists('/tmp/left')\n"
+    "    open('/tmp/left', 'w').close()\n    assert clamp(5, 1, 3) == 3\n"
+)
+LOWER = "\n\ndef test_lower():\n    pass\n"
+
+
+@pytest.mark.parametrize("kind", FLAKY)
+async def test_a_task_whose_runs_differ_is_flaky(grader: Grader, task: TaskSpec, kind: str) -> None:
+    (task.root / HIDDEN).write_text(FLAKY[kind] + LOWER)
+    status, problem = await check_task(read_task(task.root), grader, num_runs=40)
+    assert status is CheckStatus.FLAKY and "differs from the first" in problem
+
+
+async def test_a_file_that_a_test_leaves_behind_makes_no_task_flaky(grader: Grader, task: TaskSpec) -> None:
+    (task.root / HIDDEN).write_text(LEFT_FILE + LOWER)
+    assert await check_task(read_task(task.root), grader, num_runs=3) == (CheckStatus.OK, "")
+
+
+async def test_a_task_that_fails_in_the_same_way_each_time_is_not_flaky(grader: Grader, task: TaskSpec) -> None:
+    (task.root / HIDDEN).write_text("def test_upper():\n    assert False\n" + LOWER)
+    status, _ = await check_task(read_task(task.root), grader, num_runs=3)
+    assert status is CheckStatus.FAILED
+
+
+async def test_a_task_that_decays_between_runs_is_flaky(grader: Grader, task: TaskSpec) -> None:
     class Decaying(Grader):
         async def run_base(self, task: TaskSpec) -> Judgement:
             judgement = await super().run_base(task)
-            (task.root / HIDDEN).write_text("def test_upper():\n    assert False\n")
+            (task.root / HIDDEN).write_text("def test_upper():\n    assert False\n" + LOWER)
             return judgement
 
     grader.__class__ = Decaying
-    assert "run 2 of 2 disagrees" in await check_task(task, grader)
+    status, problem = await check_task(task, grader)
+    assert status is CheckStatus.FLAKY and "run 2 of the solution" in problem
 
 
 async def test_results_come_in_order_and_a_missing_toolchain_is_a_skip(

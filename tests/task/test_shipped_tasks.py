@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from swe_rl.errors import SandboxUnavailableError
-from swe_rl.grade.check import check_task
+from swe_rl.grade.check import CheckStatus, check_task
 from swe_rl.grade.grader import Grader
 from swe_rl.sandbox.backend import open_backend
 from swe_rl.task.language import read_languages
@@ -30,7 +30,7 @@ async def test_the_solution_resolves_the_task_and_the_base_does_not(task_id: str
     except SandboxUnavailableError as error:
         pytest.skip(f"no bubblewrap sandbox here: {error}")
     try:
-        assert await check_task(task, Grader(backend, {language.language: language})) == ""
+        assert await check_task(task, Grader(backend, {language.language: language})) == (CheckStatus.OK, "")
     finally:
         await backend.close()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from swe_rl.errors import TaskError
+from swe_rl.task.quarantine import quarantine, read_quarantine
 from swe_rl.task.spec import read_task
 from swe_rl.task.taskset import TaskSet, freeze_split, verify_split
 
@@ -173,3 +174,32 @@ def test_a_manifest_notices_a_changed_a_new_and_a_lost_task(tmp_path: Path) -> N
     manifest.write_text("[]")
     with pytest.raises(TaskError, match="manifest"):
         verify_split(TaskSet.load([root]), "dev", manifest)
+
+
+def test_a_quarantined_task_is_left_out_until_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root, manifest = tmp_path / "tasks", tmp_path / "dev.json"
+    folder = write_task(root, "a")
+    write_task(root, "b")
+    freeze_split(TaskSet.load([root]), "dev", manifest)
+    assert quarantine(read_task(folder), "passes\nnow and then") == root / "quarantine.json"
+    tasks = TaskSet.load([root])
+    assert [task.task_id for task in tasks] == ["b"] and "a is left out: quarantined" in caplog.text
+    with pytest.raises(TaskError, match="quarantined: passes now and then"):
+        tasks.get("a")
+    verify_split(tasks, "dev", manifest)
+    (folder / "instruction.md").write_text("Other.\n")
+    assert [task.task_id for task in TaskSet.load([root])] == ["a", "b"]
+
+
+def test_a_second_task_joins_the_quarantine(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        quarantine(read_task(write_task(tmp_path, name)), "flaky")
+    assert set(read_quarantine(tmp_path)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"reason": "x"}}', "\xff", "[" * 100_000])
+def test_a_quarantine_that_can_not_be_read_is_an_error(tmp_path: Path, text: str) -> None:
+    write_task(tmp_path)
+    (tmp_path / "quarantine.json").write_text(text, encoding="latin-1")
+    with pytest.raises(TaskError, match=r"quarantine\.json"):
+        TaskSet.load([tmp_path])
