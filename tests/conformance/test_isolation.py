@@ -47,6 +47,11 @@ async def test_there_is_no_interface_but_the_loopback(run: Run) -> None:
     assert (await run(f'python3 -c "{script}"')).stdout == b"['lo']\n"
 
 
+async def test_no_hypervisor_is_reached(run: Run) -> None:
+    connect = "import socket; s = socket.socket(socket.AF_VSOCK); s.settimeout(3); print(s.connect_ex((2, 1)))"
+    assert (await run(f'python3 -c "{connect}"')).exit_code == 1  # there is no such socket: not even a refusal comes
+
+
 async def test_no_name_is_resolved(run: Run) -> None:
     script = "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'"
     assert (await run(script)).exit_code == 1

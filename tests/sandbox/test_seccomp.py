@@ -1,6 +1,7 @@
 """The filter of system calls, interpreted as the kernel would and tried on this kernel."""
 
 import errno
+import socket
 import struct
 
 import pytest
@@ -9,6 +10,7 @@ from swe_rl.sandbox.seccomp import CLONE_NEWUSER, build_filter
 
 X86_64, AARCH64, I386 = 0xC000_003E, 0xC000_00B7, 0x4000_0003
 ALLOWED, REFUSED, UNKNOWN = 0x7FFF_0000, 0x0005_0000 | errno.EPERM, 0x0005_0000 | errno.ENOSYS
+UNKNOWN_FAMILY = 0x0005_0000 | errno.EAFNOSUPPORT
 
 
 def answer(program: bytes, machine: int, number: int, first_argument: int = 0) -> int:
@@ -33,11 +35,14 @@ def answer(program: bytes, machine: int, number: int, first_argument: int = 0) -
 
 
 @pytest.mark.parametrize(
-    ("name", "machine", "clone", "unshare", "clone3", "keyctl", "bpf"),
-    [("x86_64", X86_64, 56, 272, 435, 250, 321), ("aarch64", AARCH64, 220, 97, 435, 219, 280)],
+    ("name", "machine", "clone", "unshare", "clone3", "keyctl", "bpf", "sockets"),
+    [
+        ("x86_64", X86_64, 56, 272, 435, 250, 321, (41, 53)),
+        ("aarch64", AARCH64, 220, 97, 435, 219, 280, (198, 199)),
+    ],
 )
 def test_only_what_reaches_deep_into_the_kernel_is_refused(
-    name: str, machine: int, clone: int, unshare: int, clone3: int, keyctl: int, bpf: int
+    name: str, machine: int, clone: int, unshare: int, clone3: int, keyctl: int, bpf: int, sockets: tuple[int, int]
 ) -> None:
     program = build_filter(name)
     assert program is not None
@@ -47,10 +52,14 @@ def test_only_what_reaches_deep_into_the_kernel_is_refused(
     assert answer(program, machine, unshare, CLONE_NEWUSER) == REFUSED
     assert answer(program, machine, clone3) == UNKNOWN
     assert {answer(program, machine, number) for number in (keyctl, bpf)} == {REFUSED}
-    special = {clone3, keyctl, bpf}
+    for number in sockets:
+        families = [family for family in range(64) if answer(program, machine, number, family) == ALLOWED]
+        assert families == [socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK]
+        assert answer(program, machine, number, socket.AF_VSOCK) == UNKNOWN_FAMILY
+    special = {clone3, keyctl, bpf, *sockets}
     refused = [number for number in range(600) if answer(program, machine, number) != ALLOWED]
     assert special < set(refused)
-    assert len(refused) == 9
+    assert len(refused) == 13  # two of them by their argument, which is 0 here
 
 
 def test_other_machines_calls_are_unknown() -> None:
