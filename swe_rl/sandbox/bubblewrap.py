@@ -188,7 +188,8 @@ class BubblewrapBackend:
             remove_stale_cgroups()
             self._cgroups = open_cgroups(self.instance_id)
             self._base_arguments = [bwrap, *self._confinement.arguments, *system_binds()]
-            self._base_arguments += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", f"{home}/etc", "/etc"]
+            self._base_arguments += ["--proc", "/proc", *self._confinement.proc_binds]
+            self._base_arguments += ["--dev", "/dev", "--ro-bind", f"{home}/etc", "/etc"]
             self._home = home
 
     def _release(self) -> None:

@@ -22,7 +22,7 @@ from swe_rl.errors import SandboxError, SandboxUnavailableError
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, WORKDIR, Command, CommandResult, SandboxSpec
 from swe_rl.sandbox.cgroup import Cgroup
 from swe_rl.sandbox.confinement import FILTER_FD, Confinement
-from swe_rl.sandbox.environment import default_environment, exit_and_signal
+from swe_rl.sandbox.environment import SYSTEM_PATH, default_environment, exit_and_signal
 from swe_rl.sandbox.process import ProcessResult
 from swe_rl.sandbox.tree import relative_parts
 
@@ -72,14 +72,16 @@ class BwrapCommand:
             binds += ["--bind", str(command.report_dir), REPORT_DIR]
         if command.runner_dir is not None:
             binds += ["--ro-bind", str(command.runner_dir), RUNNER_DIR]
-        for name, value in self.environment(command, spec).items():
-            binds += ["--setenv", name, value]
+        binds += ["--setenv", "PATH", ":".join(SYSTEM_PATH)]
         cwd = "/".join((WORKDIR, *relative_parts(command.cwd)))
         status = ["--json-status-fd", str(status_fd), "--remount-ro", "/"]
         script = _INNER.replace("DROP", shlex.join(self._confinement.drop))
         if cgroup is None:
             script = _limit_processes(spec, is_shared_user=self._confinement.owner is not None) + script
-        inner = ["/bin/sh", "-c", script, "sandbox", cwd, *command.argv]
+        # Only once the rights are gone: by LD_PRELOAD and its like, a variable names code to load.
+        variables = [f"{name}={value}" for name, value in self.environment(command, spec).items()]
+        words = ["/usr/bin/env", "-i", *variables, "/bin/sh", "-c", 'exec "$@"', "sandbox", *command.argv]
+        inner = ["/bin/sh", "-c", script, "sandbox", cwd, *words]
         outer = _outer(spec, cgroup, self._confinement.filter_file)
         return ["/bin/sh", "-ec", outer, "sandbox", *self._bwrap, *binds, *status, "--", *inner]
 

@@ -20,19 +20,22 @@ from swe_rl.sandbox.scratch import label
 from swe_rl.sandbox.seccomp import build_filter
 
 FILTER_FD = 9
+_KERNEL_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/fs")
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """`arguments`: for every sandbox; `alone`: more of them for one that is made for a single command, which gets rid
     of its rights by `drop`. `owner`: the host user to whom a session's files belong and whom its commands become, None
-    for the service's own. `filter_file` holds `program` and is opened as FILTER_FD. `label`: bwrap's own environment,
-    by which what outlives the service is found; no command sees it."""
+    for the service's own. `proc_binds`: what goes over a fresh /proc, so that root inside can't set the host's kernel,
+    either. `filter_file` holds `program` and is opened as FILTER_FD. `label`: bwrap's own environment, by which what
+    outlives the service is found; no command sees it."""
 
     arguments: tuple[str, ...]
     alone: tuple[str, ...]
     drop: tuple[str, ...]
     owner: int | None
+    proc_binds: tuple[str, ...]
     filter_file: Path | None
     program: bytes | None
     label: Mapping[str, str]
@@ -54,7 +57,7 @@ def choose_confinement(bwrap: str, home: Path) -> Confinement:
         # of them anyway.
         if _has_option(bwrap, "--disable-userns"):
             alone.append("--disable-userns")
-        return Confinement(tuple(arguments), tuple(alone), (), None, filter_file, program, label(home))
+        return Confinement(tuple(arguments), tuple(alone), (), None, (), filter_file, program, label(home))
     setpriv = shutil.which("setpriv", path="/usr/bin:/bin:/usr/sbin:/sbin")
     if setpriv is None:
         raise SandboxUnavailableError(
@@ -63,7 +66,8 @@ def choose_confinement(bwrap: str, home: Path) -> Confinement:
     alone += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     user = str(USER_ID)
     drop = (setpriv, "--reuid", user, "--regid", user, "--clear-groups", "--inh-caps=-all", "--no-new-privs", "--")
-    return Confinement(tuple(arguments), tuple(alone), drop, USER_ID, filter_file, program, label(home))
+    binds = [word for path in _KERNEL_SETTINGS if os.path.exists(path) for word in ("--ro-bind", path, path)]
+    return Confinement(tuple(arguments), tuple(alone), drop, USER_ID, tuple(binds), filter_file, program, label(home))
 
 
 def _has_option(bwrap: str, option: str) -> bool:

@@ -47,6 +47,38 @@ async def test_the_host_is_invisible_except_for_the_system_and_the_toolchain(ope
     assert "agent:x:10001:10001" in seen
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root, pid 1 of a sandbox is nobody else than the command")
+async def test_no_variable_is_obeyed_before_the_rights_are_gone(opened: Backend, repository: Path) -> None:
+    (runner := repository.parent / "runner").mkdir()
+    sandbox = await opened.create(SandboxSpec(repository, "python"))
+    traced = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": "/workspace/loaded"}  # written by whoever obeys
+    await sandbox.run(Command(("chmod", "777", ".")))
+    for runner_dir in (None, runner):
+        result = await sandbox.run(Command(("true",), env=traced, runner_dir=runner_dir))
+        assert result.exit_code == 0
+    owners = await sandbox.run(Command(("bash", "-c", "stat -c %u loaded.* | sort -u")))
+    assert owners.stdout == b"10001\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root, they belong to somebody else")
+async def test_the_kernels_settings_are_read_only_for_root_too(opened: Backend, repository: Path) -> None:
+    sandbox = await opened.create(SandboxSpec(repository, "python"))
+    mounts = (await sandbox.run(Command(("cat", "/proc/self/mountinfo")))).stdout.decode().splitlines()
+    assert any(line.split()[4] == "/proc/sys" and line.split()[5].startswith("ro,") for line in mounts)
+
+
+async def test_a_command_alone_takes_any_words_and_variables(opened: Backend, repository: Path) -> None:
+    (runner := repository.parent / "runner").mkdir()
+    sandbox = await opened.create(SandboxSpec(repository, "python", env={"OF_SESSION": "a b\n'c' $d"}))
+    show = 'printf %s "$OF_SESSION|$OF_COMMAND|$1"'
+    argv = ("/bin/sh", "-c", show, "-i", "X=1")
+    result = await sandbox.run(Command(argv, env={"OF_COMMAND": "=-u"}, runner_dir=runner))
+    assert result.stdout == b"a b\n'c' $d|=-u|X=1"
+    (repository / "A=B").write_text("")
+    result = await sandbox.run(Command(("A=B", "true"), runner_dir=runner))
+    assert result.exit_code == 127
+
+
 async def test_the_toolchain_of_a_language_runs(opened: Backend, repository: Path) -> None:
     sandbox = await opened.create(SandboxSpec(repository, "python"))
     result = await sandbox.run(Command(("python3", "-I", "-c", "import json, ssl, sqlite3, sys; print(sys.version)")))
