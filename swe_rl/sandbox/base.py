@@ -20,7 +20,7 @@ class Limits:
     """What a sandbox may use; a command's result reports a breach instead of hiding it.
 
     `timeout_s` holds for a command; memory, processes, CPU and disk are shared by all that runs in the sandbox.
-    `disk_mb` counts what lies in the working directory and in /tmp.
+    `disk_mb` counts what lies in the working directory and in /tmp (and in /dev/shm, where that isn't bounded itself).
     """
 
     timeout_s: float = 60.0

@@ -142,7 +142,7 @@ class BubblewrapBackend:
 
     def _lay_out(self, root: Path, spec: SandboxSpec) -> None:
         owner = self._confinement.owner
-        for directory in (root / "tmp", root / "tmp" / "home"):
+        for directory in (root / "tmp", root / "tmp" / "home", root / "shm"):
             directory.mkdir(mode=0o700)
             if owner is not None:
                 os.chown(directory, owner, owner)

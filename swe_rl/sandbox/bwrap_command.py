@@ -27,6 +27,8 @@ from swe_rl.sandbox.process import ProcessResult
 from swe_rl.sandbox.tree import relative_parts
 
 MAX_SHARED_PIDS = 4096
+SESSION_DIRS = {"tmp": "/tmp", "shm": "/dev/shm", "workspace": WORKDIR}  # in a session's directory -> inside
+_READ_ONLY = ("--remount-ro", "/dev", "--remount-ro", "/")
 
 # In a subshell, so that the shell's own words on how the command died don't reach the command's stderr. The command's
 # user may enter directories that pid 1 may not, hence the second try.
@@ -59,7 +61,7 @@ class BwrapCommand:
 
     def holder_arguments(self, root: Path) -> list[str]:
         """bwrap's, for the namespaces of a session that commands join."""
-        return [*self._bwrap[1:], *_session_binds(root), "--remount-ro", "/"]
+        return [*self._bwrap[1:], *_session_binds(root), *_READ_ONLY]
 
     def environment(self, command: Command, spec: SandboxSpec) -> dict[str, str]:
         """What the command sees; its own variables win over the session's, those over the language's."""
@@ -74,7 +76,7 @@ class BwrapCommand:
             binds += ["--ro-bind", str(command.runner_dir), RUNNER_DIR]
         binds += ["--setenv", "PATH", ":".join(SYSTEM_PATH)]
         cwd = "/".join((WORKDIR, *relative_parts(command.cwd)))
-        status = ["--json-status-fd", str(status_fd), "--remount-ro", "/"]
+        status = ["--json-status-fd", str(status_fd), *_READ_ONLY]
         script = _INNER.replace("DROP", shlex.join(self._confinement.drop))
         if cgroup is None:
             script = _limit_processes(spec, is_shared_user=self._confinement.owner is not None) + script
@@ -153,7 +155,7 @@ def explain_refusal(message: str) -> str:
 
 
 def _session_binds(root: Path) -> list[str]:
-    return ["--bind", f"{root}/tmp", "/tmp", "--bind", f"{root}/workspace", WORKDIR]
+    return [word for name, at in SESSION_DIRS.items() for word in ("--bind", f"{root}/{name}", at)]
 
 
 def _outer(spec: SandboxSpec, cgroup: Cgroup | None, filter_file: Path | None) -> str:

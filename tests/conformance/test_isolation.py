@@ -52,6 +52,13 @@ async def test_no_hypervisor_is_reached(run: Run) -> None:
     assert (await run(f'python3 -c "{connect}"')).exit_code == 1  # there is no such socket: not even a refusal comes
 
 
+async def test_shared_memory_works_and_is_the_sessions_own(make: Make) -> None:
+    first, second = await make(), await make()
+    lock = "import multiprocessing as m; m.Lock(); open('/dev/shm/own', 'w').write('first'); print('made')"
+    assert (await first.run(Command(("python3", "-c", lock)))).stdout == b"made\n"
+    assert (await second.run(Command(("cat", "/dev/shm/own")))).exit_code == 1
+
+
 async def test_no_name_is_resolved(run: Run) -> None:
     script = "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'"
     assert (await run(script)).exit_code == 1
