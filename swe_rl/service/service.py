@@ -76,7 +76,7 @@ class Service:
         )
         self.creations = Creations(self.sessions.is_alive)
         self.leases = Leases()
-        self.snapshots = Snapshots(self._scratch.path / "snapshots")
+        self.snapshots = Snapshots(self._scratch.path / "snapshots", lambda: self._disk_problem)
         self.gradings = Gradings(grader, tasks, languages, self.metrics, self.journal)
         self._scratch_dir = scratch_dir
         self._disk_problem = ""
@@ -202,11 +202,16 @@ class Service:
         self.creations.purge()
 
     async def _end_leaseless(self) -> None:
-        """A session that was still being made when its lease ended has no owner any more."""
+        """What was still being made when its lease ended has no owner any more."""
         for session in self.sessions.select():
-            lease_id = session.terms.lease_id
-            if lease_id is not None and not self.leases.is_live(lease_id):
+            if self._is_leaseless(session.terms.lease_id):
                 await self.sessions.close(session.session_id, "lease")
+        for snapshot in self.snapshots.select():
+            if self._is_leaseless(snapshot.lease_id):
+                await self.snapshots.delete(snapshot)
+
+    def _is_leaseless(self, lease_id: str | None) -> bool:
+        return lease_id is not None and not self.leases.is_live(lease_id)
 
     async def _reconcile(self) -> None:
         found = await self.backend.reconcile()

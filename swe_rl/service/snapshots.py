@@ -7,7 +7,7 @@ hasn't been forked for its lifetime; what still copies from it is waited for.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,10 +44,12 @@ class Snapshot:
 
 
 class Snapshots:
-    """All snapshots below `directory`."""
+    """All snapshots below `directory`. `disk_problem` says why the disk forbids a new one, else it is ''."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, disk_problem: Callable[[], str]) -> None:
         self._directory = directory
+        self._disk_problem = disk_problem
+        self._num_pending = 0
         self._live: dict[str, Snapshot] = {}
 
     def __len__(self) -> int:
@@ -55,16 +57,22 @@ class Snapshots:
 
     async def take(self, session: Session, ttl_s: float, lease_id: str | None) -> Snapshot:
         """Raises CapacityError, PathError (a tree beyond the limits) or SandboxError."""
-        if len(self._live) >= MAX_SNAPSHOTS:
+        if problem := self._disk_problem():
+            raise CapacityError(problem)
+        if len(self._live) + self._num_pending >= MAX_SNAPSHOTS:
             raise CapacityError(f"sandbox service: all {MAX_SNAPSHOTS} snapshots are in use; delete some")
         snapshot_id = f"n-{uuid4().hex}"
         path = self._directory / snapshot_id
+        copying = asyncio.create_task(session.sandbox.snapshot(path))
+        self._num_pending += 1
         try:
-            await session.sandbox.snapshot(path)
+            await asyncio.shield(copying)
         except BaseException:
-            await asyncio.shield(asyncio.to_thread(remove_tree, path))
+            await asyncio.shield(_discard(copying, path))
             raise
-        spec = replace(session.blueprint.spec, source=path)
+        finally:
+            self._num_pending -= 1
+        spec = replace(session.blueprint.spec, source=path, is_snapshot=True)
         blueprint = replace(session.blueprint, spec=spec, key=snapshot_id, is_fork=True)
         snapshot = Snapshot(snapshot_id, session.session_id, session.terms.owner, blueprint, ttl_s, lease_id)
         snapshot.renew()
@@ -78,9 +86,9 @@ class Snapshots:
             raise ResourceNotFoundError(f"snapshot {snapshot_id!r}: was deleted, has expired, or never was")
         return snapshot
 
-    def select(self, owner: str, lease_id: str | None = None) -> list[Snapshot]:
-        """Those of an owner, or of one of its leases."""
-        return [s for s in self._live.values() if s.owner == owner and lease_id in (None, s.lease_id)]
+    def select(self, owner: str | None = None, lease_id: str | None = None) -> list[Snapshot]:
+        """All, or those of an owner, or of one of its leases."""
+        return [s for s in self._live.values() if owner in (None, s.owner) and lease_id in (None, s.lease_id)]
 
     @asynccontextmanager
     async def use(self, snapshot: Snapshot) -> AsyncIterator[Blueprint]:
@@ -112,3 +120,10 @@ class Snapshots:
         for snapshot in list(self._live.values()):
             with contextlib.suppress(OSError):
                 await self.delete(snapshot)
+
+
+async def _discard(copying: asyncio.Task[None], path: Path) -> None:
+    """Waits for a copy that nobody wants any more: its thread can't be stopped, and would write behind the removal."""
+    await asyncio.wait({copying})
+    copying.exception()
+    await asyncio.to_thread(remove_tree, path)

@@ -1,10 +1,12 @@
 """Snapshots, forks, and the leases of owners under which things are made."""
 
 import asyncio
+import threading
 
 import pytest
 
 from swe_rl.errors import CapacityError, PathError, ResourceNotFoundError, SandboxError, SessionNotFoundError
+from swe_rl.sandbox import copying
 from swe_rl.verdict import Outcome
 from swe_rl.wire import ExecRequest
 
@@ -124,3 +126,80 @@ async def test_an_owner_that_stops_renewing_loses_everything_even_while_a_comman
         await running
     with pytest.raises(SessionNotFoundError):
         await client.get_session(session.session_id)
+
+
+@pytest.fixture
+def slow_copy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Copies stop at their first file until the event is set."""
+    go_on, copy_bytes = threading.Event(), copying._copy_bytes
+
+    def wait(*arguments: int) -> None:
+        assert go_on.wait(60)
+        copy_bytes(*arguments)
+
+    monkeypatch.setattr(copying, "_copy_bytes", wait)
+    return go_on
+
+
+async def test_a_snapshot_that_nobody_waits_for_any_more_leaves_nothing(live, slow_copy, until) -> None:
+    session = await live.client.create_session("clamp")
+    taking = asyncio.create_task(
+        live.service.snapshots.take(live.service.sessions.find(session.session_id, None), 60.0, None)
+    )
+    snapshots = live.service._scratch.path / "snapshots"
+
+    async def has_begun() -> bool:
+        return list(snapshots.iterdir()) != []
+
+    await until(has_begun)
+    taking.cancel()
+    await asyncio.sleep(0.2)
+    slow_copy.set()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert list(snapshots.iterdir()) == []
+    assert len(live.service.snapshots) == 0
+
+
+async def test_a_snapshot_whose_lease_ends_while_it_is_made_ends_too(live, slow_copy, until) -> None:
+    client = live.client
+    session = await client.create_session("clamp")
+    lease = await client.create_lease(30)
+    taking = asyncio.create_task(client.create_snapshot(session.session_id, lease_id=lease.lease_id))
+    snapshots = live.service._scratch.path / "snapshots"
+
+    async def has_begun() -> bool:
+        return list(snapshots.iterdir()) != []
+
+    await until(has_begun)
+    await client.end_lease(lease.lease_id)
+    slow_copy.set()
+    await taking
+
+    async def is_gone() -> bool:
+        return list(snapshots.iterdir()) == []
+
+    await until(is_gone)
+
+
+async def test_no_snapshot_is_taken_while_the_disk_is_full(live) -> None:
+    session = await live.client.create_session("clamp")
+    live.service._disk_problem = "the disk is full"
+    with pytest.raises(CapacityError, match="the disk is full"):
+        await live.service.snapshots.take(live.service.sessions.find(session.session_id, None), 60.0, None)
+
+
+async def test_a_fork_of_a_session_without_its_repository_gets_none_and_nothing_is_kept_of_it(live) -> None:
+    client = live.client
+    session = await client.create_session("clamp")
+    await client.exec(session.session_id, ExecRequest(script="rm -rf .git; echo new >new"))
+    cache = getattr(live.service.backend, "_workspaces", None)
+    num_templates = len(cache._by_key) if cache else 0
+    for _ in range(2):
+        [fork] = await client.fork(session.session_id, 1)
+        assert (await client.exec(fork.session_id, ExecRequest(script="ls -A"))).stdout.split() == [
+            "new",
+            "src",
+            "tests",
+        ]
+    assert (len(cache._by_key) if cache else 0) == num_templates
