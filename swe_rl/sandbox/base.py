@@ -36,7 +36,8 @@ class SandboxSpec:
     """What a fresh sandbox holds: `source` is copied (never linked) into the working directory.
 
     `is_disposable`: the caller made `source` for this sandbox alone, so a backend may move it instead of copying.
-    A snapshot (see `Sandbox.snapshot`) is a source too. `labels`: free words that what is made for the sandbox carries
+    A snapshot (see `Sandbox.snapshot`) is a source too; `is_snapshot`: it's copied as it is, and gets no repository
+    where the session had removed its own. `labels`: free words that what is made for the sandbox carries
     beside the backend's own mark, so that an operator can tell whose a container or a directory is.
     """
 
@@ -45,6 +46,7 @@ class SandboxSpec:
     limits: Limits = Limits()
     env: Mapping[str, str] = field(default_factory=dict)
     is_disposable: bool = False
+    is_snapshot: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

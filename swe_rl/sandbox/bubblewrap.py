@@ -148,8 +148,8 @@ class BubblewrapBackend:
                 os.chown(directory, owner, owner)
         if spec.is_disposable:
             take_over(spec.source, root / "workspace", owner)
-        elif (spec.source / ".git").exists():  # a snapshot: it goes on with its own history
-            copy_tree(spec.source, root / "workspace", owner)
+        elif spec.is_snapshot or (spec.source / ".git").exists():  # it goes on with its own history
+            copy_tree(spec.source, root / "workspace", spec.limits.disk_mb << 20, owner)
         else:
             self._workspaces.template(spec.source).copy_to(root / "workspace", owner)
         if spec.labels:

@@ -64,7 +64,7 @@ class BubblewrapSandbox(JoinedSandbox):
 
     async def snapshot(self, into: Path) -> None:
         self._require_open()
-        await self._in_thread(copy_tree, self._root / "workspace", into)
+        await self._in_thread(copy_tree, self._root / "workspace", into, self._spec.limits.disk_mb << 20)
 
     async def read_file(self, path: str) -> bytes:
         self._require_open()

@@ -2,17 +2,19 @@
 
 Files, links and directories with their permissions; pipes and sockets stay behind. Every step goes through a
 directory's descriptor with O_NOFOLLOW, as in `tree`, so that nothing of the host can be copied by a link that is
-swapped in meanwhile. Where the file system can, blocks are shared until one side changes (FICLONE).
+swapped in meanwhile. Where the file system can, blocks are shared until one side changes (FICLONE). Bytes are counted
+as they would be read: a file with holes, or one with many names, is small where it lies and large where it's copied.
 """
 
 import contextlib
 import fcntl
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from swe_rl.errors import PathError
-from swe_rl.sandbox.tree import MAX_DEPTH
+from swe_rl.sandbox.tree import MAX_DEPTH, open_root, unreadable
 
 FICLONE = 0x4004_9409
 MAX_FILES = 500_000
@@ -22,34 +24,48 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 20
 
 
-def copy_tree(source: Path, target: Path, owner: int | None = None) -> None:
-    """Makes `target` (which must not exist), for `owner` where one is given. Raises PathError, OSError."""
-    os.mkdir(target, 0o755)
+@dataclass(slots=True)
+class _Room:
+    """What may still be copied."""
+
+    num_files: int
+    num_bytes: int
+
+    def take(self, num_files: int, num_bytes: int) -> None:
+        self.num_files -= num_files
+        self.num_bytes -= num_bytes
+        if self.num_files < 0:
+            raise PathError(f"snapshot: more than {MAX_FILES} files; remove build outputs before it")
+        if self.num_bytes < 0:
+            raise PathError("snapshot: more bytes than the disk's limit, read file by file; remove some before it")
+
+
+def copy_tree(source: Path, target: Path, max_bytes: int, owner: int | None = None) -> None:
+    """Makes `target` (which must not exist), for `owner` where one is given. Raises PathError, SandboxError."""
     with contextlib.ExitStack() as stack:
-        from_fd, to_fd = os.open(source, _DIRECTORY), os.open(target, _DIRECTORY)
+        from_fd = open_root(source)
         stack.callback(os.close, from_fd)
+        os.mkdir(target, 0o755)
+        to_fd = os.open(target, _DIRECTORY)
         stack.callback(os.close, to_fd)
-        _copy_directory(from_fd, to_fd, owner, [MAX_FILES], 0)
+        _copy_directory(from_fd, to_fd, owner, _Room(MAX_FILES, max_bytes), 0)
 
 
-def _copy_directory(source: int, target: int, owner: int | None, room: list[int], depth: int) -> None:
+def _copy_directory(source: int, target: int, owner: int | None, room: _Room, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise PathError(f"snapshot: deeper than {MAX_DEPTH} directories")
     if owner is not None:
         os.fchown(target, owner, owner)
-    with os.scandir(source) as entries:
-        names = [entry.name for entry in entries]
-    room[0] -= len(names)
-    if room[0] < 0:
-        raise PathError(f"snapshot: more than {MAX_FILES} files; remove build outputs before it")
+    names = os.listdir(source)
+    room.take(len(names), 0)
     for name in names:
         try:
             _copy_entry(source, target, name, owner, room, depth)
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            raise PathError(f"snapshot: {name!r}: changed while it was read, or can't be: {error.strerror}") from error
+        except OSError as error:
+            raise unreadable(f"snapshot: {name!r}", error) from error
 
 
-def _copy_entry(source: int, target: int, name: str, owner: int | None, room: list[int], depth: int) -> None:
+def _copy_entry(source: int, target: int, name: str, owner: int | None, room: _Room, depth: int) -> None:
     found = os.stat(name, dir_fd=source, follow_symlinks=False)
     mode = stat.S_IMODE(found.st_mode) & 0o777
     if stat.S_ISLNK(found.st_mode):
@@ -71,17 +87,22 @@ def _copy_entry(source: int, target: int, name: str, owner: int | None, room: li
             stack.callback(os.close, from_fd)
             to_fd = os.open(name, _NEW, 0o600, dir_fd=target)
             stack.callback(os.close, to_fd)
-            if stat.S_ISREG(os.fstat(from_fd).st_mode):
-                _copy_bytes(from_fd, to_fd)
+            opened = os.fstat(from_fd)
+            if stat.S_ISREG(opened.st_mode):
+                room.take(0, opened.st_size)
+                _copy_bytes(from_fd, to_fd, opened.st_size)
             if owner is not None:
                 os.fchown(to_fd, owner, owner)
             os.fchmod(to_fd, mode)
             os.utime(to_fd, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def _copy_bytes(source: int, target: int) -> None:
+def _copy_bytes(source: int, target: int, size: int) -> None:
+    """No more than `size`, though the file may grow meanwhile."""
     with contextlib.suppress(OSError):
         fcntl.ioctl(target, FICLONE, source)
+        os.ftruncate(target, size)
         return
-    while os.sendfile(target, source, None, _CHUNK) > 0:
-        pass
+    left = size
+    while left > 0 and (sent := os.sendfile(target, source, None, min(left, _CHUNK))) > 0:
+        left -= sent

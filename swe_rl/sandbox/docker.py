@@ -226,7 +226,7 @@ class DockerBackend:
         }
 
     def _archive(self, spec: SandboxSpec) -> bytes:
-        if spec.is_disposable or (spec.source / ".git").exists():  # a snapshot: it goes on with its own history
+        if spec.is_disposable or spec.is_snapshot or (spec.source / ".git").exists():  # goes on with its own history
             archive = docker_exec.directory_archive(spec.source, WORKDIR.lstrip("/"))
             if spec.is_disposable:
                 remove_tree(spec.source)

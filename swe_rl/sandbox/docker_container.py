@@ -83,9 +83,9 @@ class LiveContainer:
         """Raises PathError as `tree.read_tree`."""
         return docker_exec.tree_of_archive(self._packed(path))
 
-    def copy_out(self, path: str, into: Path) -> None:
-        """Files, links and directories below `path`; `into` is made. Raises PathError."""
-        docker_exec.unpack(self._packed(path), into)
+    def copy_out(self, path: str, into: Path, max_bytes: int) -> None:
+        """Files, links and directories below `path`; `into` is made. Raises PathError, SandboxError."""
+        docker_exec.unpack(self._packed(path), into, max_bytes)
 
     def kill_by(self, script: tuple[str, ...]) -> int:
         """Runs a script that kills; its exit code."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from swe_rl.errors import SandboxError
+from swe_rl.sandbox import docker_exec
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, WORKDIR, Command, CommandResult, FileEntry, SandboxSpec
 from swe_rl.sandbox.cgroup import Counts
 from swe_rl.sandbox.chroot import call_in_root
@@ -21,7 +22,6 @@ from swe_rl.sandbox.disk import Disk
 from swe_rl.sandbox.docker_access import REFERENCE, Access, await_access, comparable
 from swe_rl.sandbox.docker_container import LiveContainer
 from swe_rl.sandbox.docker_engine import Engine
-from swe_rl.sandbox.docker_exec import extract
 from swe_rl.sandbox.holder import is_process_alive
 from swe_rl.sandbox.joined import JoinedSandbox, run_to_end
 from swe_rl.sandbox.joining import Joiner
@@ -69,7 +69,7 @@ class DirectSandbox(JoinedSandbox):
 
     async def fill(self, archive: bytes) -> None:
         """Unpacks an archive of docker_exec below the container's root."""
-        await self._engine.start(call_in_root, self._access.root_fd, lambda: extract(archive))
+        await self._engine.start(call_in_root, self._access.root_fd, lambda: docker_exec.extract(archive))
 
     async def read_file(self, path: str) -> bytes:
         return await self._on_files(read_file, path)
@@ -81,7 +81,7 @@ class DirectSandbox(JoinedSandbox):
         return await self._on_files(read_tree)
 
     async def snapshot(self, into: Path) -> None:
-        await self._on_files(copy_tree, into)
+        await self._on_files(copy_tree, into, docker_exec.max_snapshot_bytes(self._spec.limits))
 
     async def close(self) -> None:
         if self._is_closed:

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from swe_rl.errors import PathError, SandboxError
-from swe_rl.sandbox.base import REPORT_DIR, FileEntry
+from swe_rl.sandbox.base import REPORT_DIR, FileEntry, Limits
+from swe_rl.sandbox.copying import MAX_FILES
 from swe_rl.sandbox.environment import USER_ID
-from swe_rl.sandbox.tree import MAX_DEPTH, MAX_FILE_BYTES, MAX_TREE_BYTES, MAX_TREE_FILES
+from swe_rl.sandbox.tree import MAX_DEPTH, MAX_FILE_BYTES, MAX_TREE_BYTES, MAX_TREE_FILES, unreadable
 from swe_rl.sandbox.workspace import Template
 
+MAX_SNAPSHOT_BYTES = 512 * 1024 * 1024
 _CHECKED_PATH = """p=/workspace; for part; do [ -n "$part" ] || continue; p="$p/$part"; [ -L "$p" ] && exit 40"""
 READ_SCRIPT = f"""{_CHECKED_PATH}; done
 [ -e "$p" ] || exit 44
@@ -83,7 +85,8 @@ def with_home(archive: bytes) -> bytes:
 
 def extract(archive: bytes) -> None:
     """Unpacks one of these archives below the root directory, with the owners that it names."""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+    # As what it is: to try whether it's compressed would import modules, and the root is the container's by now.
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as opened:
         opened.extraction_filter = lambda member, _: member  # nothing is to be changed: we have made it
         opened.extractall("/", numeric_owner=True)
 
@@ -111,7 +114,7 @@ def tree_of_archive(chunks: Iterable[bytes]) -> dict[str, FileEntry]:
     tree: dict[str, FileEntry] = {}
     room = MAX_TREE_BYTES
     for member, data in _members(chunks):
-        path = member.name.partition("/")[2]
+        path = _inside(member.name)
         if not path or ".git" in path.split("/"):
             continue
         if path.count("/") > MAX_DEPTH:
@@ -122,34 +125,82 @@ def tree_of_archive(chunks: Iterable[bytes]) -> dict[str, FileEntry]:
             raise PathError(f"tree: {path!r}: a file name that isn't UTF-8") from error
         if member.issym():
             tree[path] = FileEntry("120000", os.fsencode(member.linkname))
-        elif member.isfile() or member.islnk():
-            content = tree[member.linkname.partition("/")[2]].data if member.islnk() else data
-            room -= len(content)
-            tree[path] = FileEntry("100755" if member.mode & 0o100 else "100644", content)
+        elif member.isreg():
+            tree[path] = FileEntry("100755" if member.mode & 0o100 else "100644", data)
+        elif member.islnk():
+            first = tree.get(_inside(member.linkname))
+            if first is None:
+                raise PathError(f"tree: {path!r}: another name of a pipe, or of a file in .git; remove it")
+            tree[path] = first
+        room -= len(tree[path].data) if path in tree else 0
         if room < 0 or len(tree) > MAX_TREE_FILES:
             raise PathError(f"tree: more than {MAX_TREE_BYTES} bytes or {MAX_TREE_FILES} files; remove build outputs")
     return dict(sorted(tree.items()))
 
 
-def unpack(chunks: Iterable[bytes], into: Path) -> None:
-    """Writes an archive's only directory as `into`, for the service alone. Links come last: none is ever followed."""
+def max_snapshot_bytes(limits: Limits) -> int:
+    """A fork's container is filled from memory, hence a bound besides the disk's."""
+    return min(limits.disk_mb << 20, MAX_SNAPSHOT_BYTES)
+
+
+def unpack(chunks: Iterable[bytes], into: Path, max_bytes: int) -> None:
+    """Writes an archive's only directory as `into`, for the service alone. Links come last: none is ever followed.
+
+    Raises PathError for what is too much, or can't lie there; SandboxError for a fault of this machine.
+    """
     into.mkdir()
-    links = []
-    for member, data in _members(chunks):
-        path = member.name.partition("/")[2]
-        if not path or ".." in path.split("/"):
-            continue
-        if member.isdir():
-            (into / path).mkdir(mode=0o755, exist_ok=True)
+    links: dict[str, str] = {}
+    room = max_bytes
+    for num_files, (member, data) in enumerate(_members(chunks)):
+        path = _inside(member.name)
+        if member.islnk() and _inside(member.linkname) in links:
+            links[path] = links[_inside(member.linkname)]
         elif member.issym():
-            links.append((path, member.linkname))
-        elif member.isreg():
-            (into / path).write_bytes(data)
-            (into / path).chmod(member.mode & 0o777 | 0o600)
-        elif member.islnk():
-            (into / path).write_bytes((into / member.linkname.partition("/")[2]).read_bytes())
-    for path, target in links:
-        os.symlink(target, into / path)
+            links[path] = member.linkname
+        elif path:
+            try:
+                room -= _lay(member, data, into, path)
+            except OSError as error:
+                raise unreadable(f"snapshot: {path[:200]!r}", error) from error
+        if room < 0 or num_files > MAX_FILES:
+            raise PathError(f"snapshot: more than {max_bytes} bytes or {MAX_FILES} files; remove build outputs")
+    for path, target in links.items():
+        try:
+            os.symlink(target, into / path)
+        except OSError as error:
+            raise unreadable(f"snapshot: {path[:200]!r}", error) from error
+
+
+def _lay(member: tarfile.TarInfo, data: bytes, into: Path, path: str) -> int:
+    """One directory or file; how many bytes it has."""
+    if path.count("/") > MAX_DEPTH:
+        raise PathError(f"snapshot: {path[:80]!r}: deeper than {MAX_DEPTH} directories")
+    if member.isdir():
+        (into / path).mkdir(mode=0o755, exist_ok=True)
+        return 0
+    if member.islnk():
+        first = into / _inside(member.linkname)
+        if not first.is_file():  # another name of a pipe
+            return 0
+        data, mode = first.read_bytes(), first.stat().st_mode & 0o777
+    elif member.isreg():
+        mode = member.mode & 0o777 | 0o600
+    else:
+        return 0
+    (into / path).write_bytes(data)
+    (into / path).chmod(mode)
+    return len(data)
+
+
+def _inside(name: str) -> str:
+    """The path below the archive's only directory, '' for that itself. Raises PathError for one that leads out of it.
+
+    Who packed it may be a program of an image that nobody has looked into.
+    """
+    path = name.partition("/")[2]
+    if path.startswith("/") or ".." in path.split("/"):
+        raise PathError(f"tree: {name[:80]!r}: leads out of the archive's directory")
+    return path
 
 
 def save_report(chunks: Iterable[bytes], report_dir: Path) -> None:

@@ -104,7 +104,7 @@ class ShellSandbox:
 
     async def snapshot(self, into: Path) -> None:
         self._require_open()
-        await self._engine.start(self._live.copy_out, WORKDIR, into)
+        await self._engine.start(self._live.copy_out, WORKDIR, into, docker_exec.max_snapshot_bytes(self._spec.limits))
 
     async def close(self) -> None:
         if not self._is_closed:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from swe_rl.errors import PathError
+from swe_rl.errors import PathError, SandboxError
 from swe_rl.sandbox.base import WORKDIR, FileEntry
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
@@ -23,6 +23,31 @@ MAX_TREE_FILES = 50_000
 MAX_DEPTH = 64
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO must not block the open
+_OF_THE_MACHINE = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+)
+
+
+def unreadable(what: str, error: OSError) -> SandboxError:
+    """What a step that failed in an untrusted tree means: its own state (a PathError), or a fault of this machine.
+
+    Which errors a race gives is the attacker's choice (a link, a socket, a pipe in a file's place), hence no list.
+    """
+    if error.errno in _OF_THE_MACHINE:
+        return SandboxError(f"{what}: {error.strerror}")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return PathError(f"{what}: can't be read: {error.strerror}")
+    return PathError(f"{what}: changed while it was read ({error.strerror}); end the running commands first")
+
+
+def open_root(root: Path) -> int:
+    """A descriptor of the tree's own directory. Raises SandboxError where it's gone, PathError where it's closed."""
+    try:
+        return os.open(root, _DIRECTORY)
+    except PermissionError as error:
+        raise unreadable(f"tree: {WORKDIR}", error) from error
+    except OSError as error:
+        raise SandboxError(f"tree: {WORKDIR}: isn't there any more: {error.strerror}") from error
 
 
 def relative_parts(path: str) -> tuple[str, ...]:
@@ -58,9 +83,8 @@ def write_file(root: Path, path: str, data: bytes) -> None:
         mode = _replaceable_mode(parent, parts[-1], path)
         temporary = f".swe-rl-{uuid4().hex}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, 0o600, dir_fd=parent)
         try:
-            with open(descriptor, "wb") as file:
+            with open(os.open(temporary, flags, 0o600, dir_fd=parent), "wb") as file:
                 file.write(data)
                 _give(file.fileno(), root)
                 os.fchmod(file.fileno(), mode)
@@ -77,7 +101,7 @@ def read_tree(root: Path) -> dict[str, FileEntry]:
     Raises PathError where the tree is too large, too deep, or has a name that isn't UTF-8.
     """
     tree: dict[str, FileEntry] = {}
-    descriptor = os.open(root, _DIRECTORY)
+    descriptor = open_root(root)
     try:
         _walk(descriptor, "", tree, [MAX_TREE_BYTES], 0)
     finally:
@@ -98,7 +122,7 @@ def remove_tree(path: Path) -> None:
 
 @contextlib.contextmanager
 def _parent(root: Path, parts: tuple[str, ...], path: str, create: bool) -> Iterator[int]:
-    descriptor = os.open(root, _DIRECTORY)
+    descriptor = open_root(root)
     try:
         for part in parts[:-1]:
             try:
@@ -150,6 +174,8 @@ def _read_at(parent: int, name: str, path: str, limit: int) -> bytes:
     try:
         descriptor = os.open(name, _FILE, dir_fd=parent)
     except OSError as error:
+        if error.errno in _OF_THE_MACHINE:
+            raise unreadable(f"path {path!r}", error) from error
         reason = "is a link; links are never followed" if error.errno == errno.ELOOP else error.strerror
         raise PathError(f"path {path!r}: {reason}") from error
     try:
@@ -168,8 +194,11 @@ def _read_at(parent: int, name: str, path: str, limit: int) -> bytes:
 def _walk(directory: int, prefix: str, tree: dict[str, FileEntry], room: list[int], depth: int) -> None:
     if depth > MAX_DEPTH:
         raise PathError(f"tree: {prefix[:80]!r}: deeper than {MAX_DEPTH} directories")
-    with os.scandir(directory) as entries:
-        found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if entry.name != ".git"]
+    try:
+        with os.scandir(directory) as entries:
+            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if entry.name != ".git"]
+    except OSError as error:
+        raise unreadable(f"tree: {prefix[:80]!r}", error) from error
     for name, status in found:
         path = prefix + name
         try:
@@ -178,10 +207,8 @@ def _walk(directory: int, prefix: str, tree: dict[str, FileEntry], room: list[in
             raise PathError(f"tree: {path!r}: a file name that isn't UTF-8") from error
         try:
             _enter(directory, name, status, path, tree, room, depth)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise PathError(f"tree: {path!r}: changed while it was read; end the running commands first") from error
-        except PermissionError as error:
-            raise PathError(f"tree: {path!r}: can't be read: {error.strerror}") from error
+        except OSError as error:
+            raise unreadable(f"tree: {path[:200]!r}", error) from error
 
 
 def _enter(

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from swe_rl.errors import PathError
 from swe_rl.sandbox.base import Backend, Command, CommandResult, Limits, Sandbox
 
 Run = Callable[..., Awaitable[CommandResult]]
@@ -57,6 +58,18 @@ async def test_a_full_disk_is_reported_as_such(run: Run) -> None:
     assert (await run("rm -f big*; echo usable")).stdout == b"usable\n"
     after = await run("echo x >small && cat small")
     assert (after.stdout, after.disk_full) == (b"x\n", False)
+
+
+async def test_a_file_that_finds_no_room_is_refused_as_such(make: Make) -> None:
+    sandbox = await make(limits=Limits(memory_mb=256, num_pids=48, disk_mb=2))
+    await sandbox.run(Command(("bash", "-c", "i=0; while : >f$i; do i=$((i+1)); [ $i = 40000 ] && break; done")))
+    await sandbox.run(Command(("bash", "-c", "head -c 8000000 /dev/zero >/tmp/full")))
+    for data in (b"", b"x" * 100_000):
+        try:
+            await sandbox.write_file("README.md", data)
+            await sandbox.write_file("new", data)
+        except PathError as error:  # where the disk is only watched, there may be room
+            assert "can't be written" in str(error)
 
 
 async def test_a_file_beyond_the_limit_is_cut(run: Run) -> None:
