@@ -12,6 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ KINDS = {
     "host_disk_full": 1,
     "clock_jump": 2,
 }
+RESTARTS_S = 60.0  # for how long a service that ends at once is started again
 HELD_S = 3.0  # how long the disk stays full, and the clock wrong
 JUMPS_S = (3600.0, -3600.0, 86_400.0, -0.5)
 LEFT_FREE = 64 << 20
@@ -92,11 +94,23 @@ class Injector:
             self.up.clear()
             try:
                 await self._served.kill()
-                await self._served.start()
+                await self._start_again()
             except RuntimeError as error:
                 self.problems.append(str(error))
             finally:
                 self.up.set()
+
+    async def _start_again(self) -> None:
+        """As a supervisor does: a service that finds no room on the disk says so and ends."""
+        deadline = time.monotonic() + RESTARTS_S
+        while True:
+            try:
+                await self._served.start()
+                return
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(1.0)
 
     async def _kill_sandbox(self) -> None:
         """Any of them, also one that waits in the pool."""
