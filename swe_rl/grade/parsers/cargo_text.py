@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus
 from swe_rl.grade.parsers.terminal import plain_lines
 
-_HEADER = re.compile(
-    r"^ +(?:Running .*\((?:.*[/\\])?(?P<binary>[^/\\()]+?)-[0-9a-f]{16}(?:\.exe)?\)|Doc-tests (?P<crate>\S+))$"
-)
+_HEADER = re.compile(r"^ +(?:Running (?P<what>.*)\)|Doc-tests (?P<crate>\S+))$")
+_BINARY = re.compile(r"^(?P<name>.+)-[0-9a-f]{16}(?:\.exe)?$")
 _RUNNING = re.compile(r"^running (\d{1,9}) tests?$")
-_CASE = re.compile(r"^test (.+?)(?: - should panic)? \.\.\. (ok|FAILED|ignored)(?:, .*)?(?: <[0-9.]+s>)?$")
+_END_OF_CASE = re.compile(r"^(ok|FAILED|ignored)(?:, .*)?(?: <[0-9.]+s>)?$")
 _RESULT = re.compile(r"^test result: (?:ok|FAILED)\. (\d{1,9}) passed; (\d{1,9}) failed; (\d{1,9}) ignored; ")
 _STATUS = {"ok": TestStatus.PASSED, "FAILED": TestStatus.FAILED, "ignored": TestStatus.SKIPPED}
 
@@ -76,8 +75,8 @@ def _read_blocks(lines: list[str]) -> tuple[list[_Block], list[str]]:
     name = None
     for line in lines:
         current = blocks[-1] if blocks else None
-        if match := _HEADER.match(line):
-            name = match["binary"] or f"doc:{match['crate']}"
+        if found := _read_header(line):
+            name = found
             headers.append(name)
         elif (match := _RUNNING.match(line)) and (current is None or not current.is_listing or name is not None):
             blocks.append(_Block(int(match[1]), name))
@@ -87,8 +86,27 @@ def _read_blocks(lines: list[str]) -> tuple[list[_Block], list[str]]:
         elif match := _RESULT.match(line):
             current.close(match)
         elif current.is_listing:
-            if match := _CASE.match(line):
-                current.cases.append((match[1], _STATUS[match[2]]))
+            if case := _read_case(line):
+                current.cases.append(case)
             elif not line and len(current.cases) >= current.announced:
                 current.is_listing = False
     return blocks, headers
+
+
+def _read_header(line: str) -> str:
+    """The name of the binary whose tests come next, or '' for another line."""
+    match = _HEADER.match(line)
+    if match is None:
+        return ""
+    if match["crate"]:
+        return f"doc:{match['crate']}"
+    binary = _BINARY.match(re.split(r"[/\\]", match["what"].rpartition("(")[2])[-1])
+    return binary["name"] if binary else ""
+
+
+def _read_case(line: str) -> tuple[str, TestStatus] | None:
+    test, _, end = line.partition(" ... ")
+    match = _END_OF_CASE.match(end)
+    if match is None or not test.startswith("test "):
+        return None
+    return test.removeprefix("test ").removesuffix(" - should panic"), _STATUS[match[1]]

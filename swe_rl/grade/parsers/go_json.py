@@ -12,10 +12,10 @@ Lines that aren't JSON objects are go's own words on packages that don't build: 
 Source: `go doc test2json`.
 """
 
-import json
 from typing import Any
 
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus
+from swe_rl.grade.parsers.strict_json import NotJsonError, read_json
 
 _STATUS = {"pass": TestStatus.PASSED, "fail": TestStatus.FAILED, "skip": TestStatus.SKIPPED}
 
@@ -58,12 +58,11 @@ def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
 def _read_events(data: bytes) -> list[dict[str, Any]] | None:
     """None if a line begins as an object and isn't one."""
     events = []
-    for line in data.decode("utf-8", "replace").splitlines():
-        if not line.startswith("{"):
+    for line in data.split(b"\n"):
+        if not line.startswith(b"{"):
             continue
         try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
+            events.append(read_json(line))
+        except NotJsonError:
             return None
-        events.append(event)
     return events

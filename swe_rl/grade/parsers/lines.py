@@ -13,10 +13,10 @@ that code starts, stops a report that was prepared without looking into the live
 that must fail, which stops code that turns every failure into a pass.
 """
 
-import json
 from typing import Any
 
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus
+from swe_rl.grade.parsers.strict_json import NotJsonError, read_json
 
 
 def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
@@ -26,8 +26,8 @@ def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
     if not report.endswith(b"\n"):
         return ParsedReport.unparsed("the report's last line is cut")
     try:
-        rows = [json.loads(line) for line in report.split(b"\n")[:-1]]
-    except (ValueError, RecursionError):
+        rows = [read_json(line) for line in report.split(b"\n")[:-1]]
+    except NotJsonError:
         return ParsedReport.unparsed("a line of the report isn't JSON")
     if not rows or not _is_end(rows[-1]):
         return ParsedReport.unparsed("the report has no end mark: the runner didn't finish")

@@ -1,10 +1,11 @@
 """What every report parser returns: a status for each test id, and whether the report can be trusted to be whole.
 
 A parser reads bytes that a hostile process may have written. It never raises, never guesses, and reports as not parsed
-anything that isn't complete. It doesn't know which tests are expected: that is the grader's business.
+anything that isn't complete or contradicts itself. It doesn't know which tests are expected: that is the grader's
+business. A test that passed only when it was tried again has failed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -40,6 +41,17 @@ class ParsedReport:
     @property
     def has_failures(self) -> bool:
         return any(status in (TestStatus.FAILED, TestStatus.ERROR) for status in self.status.values())
+
+
+def gather(rows: Iterable[tuple[str, TestStatus]], nonce: str = "") -> ParsedReport:
+    """A whole report of these tests; unparsed if there is none, or if one is reported with two statuses."""
+    status: dict[str, TestStatus] = {}
+    for test_id, value in rows:
+        if status.setdefault(test_id, value) is not value:
+            return ParsedReport(status, problem="a test is reported twice with different statuses")
+    if not status:
+        return ParsedReport.unparsed("the report holds no test")
+    return ParsedReport(status, is_parsed=True, nonce=nonce)
 
 
 Parse = Callable[[bytes | None, bytes, bytes], ParsedReport]

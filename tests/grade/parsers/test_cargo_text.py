@@ -7,7 +7,7 @@ import pytest
 from swe_rl.grade.parsers import cargo_text
 from swe_rl.grade.parsers.report import TestStatus
 
-REPORTS = Path(__file__).resolve().parents[2] / "data" / "reports"
+REPORTS = Path(__file__).parent / "fixtures" / "cargo_text"
 HEADER = "     Running tests/basic.rs (target/debug/deps/basic-4754b58ee19e62b9)\n"
 
 
@@ -21,7 +21,7 @@ def parse(text: str):
 
 
 def test_two_streams_say_the_same_as_one() -> None:
-    merged = (REPORTS / "cargo_text_mixed.txt").read_text()
+    merged = (REPORTS / "cargo-mixed.txt").read_text()
     is_header = [line.startswith(("     Running ", "   Doc-tests ")) for line in merged.splitlines()]
     err = "".join(line + "\n" for line, flag in zip(merged.splitlines(), is_header, strict=True) if flag)
     out = "".join(line + "\n" for line, flag in zip(merged.splitlines(), is_header, strict=True) if not flag)
@@ -29,7 +29,7 @@ def test_two_streams_say_the_same_as_one() -> None:
     assert not cargo_text.parse(None, out.encode(), b"").is_parsed
 
 
-@pytest.mark.parametrize("name", ["cargo_text_exit.txt", "cargo_text_build.txt"])
+@pytest.mark.parametrize("name", ["cargo-leaves.txt", "cargo-broken.txt"])
 def test_a_process_that_left_early_and_a_build_that_failed_are_unparsed(name: str) -> None:
     assert not cargo_text.parse((REPORTS / name).read_bytes(), b"", b"").is_parsed
 

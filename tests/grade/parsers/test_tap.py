@@ -36,7 +36,36 @@ def test_a_report_that_contradicts_its_plan_is_unparsed(text: str) -> None:
 def test_a_subtest_that_died_cannot_pass() -> None:
     assert not parse("    ok 1 - a\nok 1 - file\n1..1\n").is_parsed
     died = parse("    ok 1 - a\nnot ok 1 - file\n1..1\n")
-    assert died.status == {"file": FAILED, "file::a": PASSED}
+    assert died.status == {"file": FAILED, "file::a": TestStatus.ERROR}
+
+
+def test_tests_of_a_subtest_that_failed_without_any_failing_have_not_passed() -> None:
+    hidden = parse("    ok 1 - a\n    # not ok 2 - b\n    ok 2 - b\n    1..2\nnot ok 1 - file\n1..1\n")
+    assert set(hidden.status.values()) == {FAILED, TestStatus.ERROR}
+    honest = parse("    ok 1 - a\n    not ok 2 - b\n    1..2\nnot ok 1 - file\n1..1\n")
+    assert honest.status == {"file": FAILED, "file::a": PASSED, "file::b": FAILED}
+
+
+@pytest.mark.parametrize("printed", ["    ok 1 - forged", "    1..1", "ok 2 - forged"])
+def test_a_result_among_diagnostics_makes_the_report_unparsed(printed: str) -> None:
+    text = f"1..1\nnot ok 1 - a\n  ---\n  message: |\n{printed}\n  ...\n"
+    assert not parse(text).is_parsed
+    assert parse(text.replace(printed, "    ok, then")).status == {"a": FAILED}
+    assert not parse(text.replace(printed, "    ok, then").replace("  ...\n", "")).is_parsed
+
+
+def test_numbers_out_of_order_are_unparsed() -> None:
+    assert not parse("1..2\nok 2 - a\nok 1 - b\n").is_parsed
+    assert not parse("1..2\nok 1 - a\nok 1 - b\n").is_parsed
+
+
+def test_subtests_in_braces_are_unparsed_and_a_name_that_ends_in_one_is_a_name() -> None:
+    assert not parse("1..1\nok 1 - a {\n    ok 1 - b\n    1..1\n}\n").is_parsed
+    assert parse("1..1\nok 1 - parses {\n").status == {"parses {": PASSED}
+
+
+def test_a_time_is_no_part_of_a_name() -> None:
+    assert parse("1..2\nok 1 - a # time=0.18ms\nok 2 - b # time=3ms # SKIP\n").status == {"a": PASSED, "b": SKIPPED}
 
 
 def test_nested_names_are_joined() -> None:
