@@ -12,6 +12,7 @@ from swe_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from swe_rl.grade.check import CheckResult, PatchGrader
+    from swe_rl.grade.exposure import Exposure
     from swe_rl.task.language import LanguageSpec
     from swe_rl.task.spec import TaskSpec
 
@@ -22,6 +23,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--backend", choices=("auto", "bubblewrap", "docker", "docker-runsc"), default="auto")
     verb.add_argument("--url", metavar="URL", help="check in the sandbox service there, by its own copy of the tasks")
     verb.add_argument("--runs", type=int, default=2, metavar="N", help="runs that must agree (default: 2)")
+    verb.add_argument(
+        "--scan", action="store_true", help="read each image for solutions, too: seconds to a minute each"
+    )
     verb.add_argument("--concurrency", type=int, default=2, metavar="N", help="gradings at once (default: 2)")
     verb.add_argument("--strict", action="store_true", help="a task that can't be checked on this machine fails, too")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -31,6 +35,8 @@ def check(args: argparse.Namespace, tasks: "list[TaskSpec]") -> int:
     """Exit code 1 if any task fails or is flaky."""
     if args.runs < 1:
         raise ConfigError(f"--runs: is {args.runs}, expected at least 1")
+    if args.scan and args.url is not None:
+        raise ConfigError("--scan: reads the images of a backend here; leave out --url")
     counts = asyncio.run(_check_all(args, tasks))
     words = ", ".join(f"{number} {status}" for status, number in counts.items())
     print(f"{words} of {len(tasks)}", file=sys.stderr)
@@ -55,6 +61,7 @@ async def _check_all(args: argparse.Namespace, tasks: "list[TaskSpec]") -> dict[
 async def _check_here(
     args: argparse.Namespace, tasks: "list[TaskSpec]", languages: "dict[str, LanguageSpec]"
 ) -> dict[str, int]:
+    from swe_rl.grade.exposure import Exposure
     from swe_rl.grade.grader import Grader
     from swe_rl.sandbox.backend import default_scratch_dir, open_backend
 
@@ -65,7 +72,10 @@ async def _check_here(
         try:
             grader = Grader(backend, languages, args.concurrency, Path(name))
             is_bubblewrap = backend.name == "bubblewrap"
-            return await _check_with(args, tasks, languages, grader, needs_host_tools=is_bubblewrap)
+            exposure = Exposure(backend, languages, Path(name), args.concurrency)
+            if args.scan:
+                await exposure.scan_images(tasks)
+            return await _check_with(args, tasks, languages, grader, needs_host_tools=is_bubblewrap, exposure=exposure)
         finally:
             await backend.close()
 
@@ -77,13 +87,16 @@ async def _check_with(
     grader: "PatchGrader",
     *,
     needs_host_tools: bool,
+    exposure: "Exposure | None" = None,
 ) -> dict[str, int]:
     from swe_rl.grade.check import CheckStatus, check_tasks
     from swe_rl.task.quarantine import quarantine
 
     counts = {status.value: 0 for status in CheckStatus}
     by_id = {task.task_id: task for task in tasks}
-    results = check_tasks(tasks, grader, languages, num_runs=args.runs, needs_host_tools=needs_host_tools)
+    results = check_tasks(
+        tasks, grader, languages, num_runs=args.runs, needs_host_tools=needs_host_tools, exposure=exposure
+    )
     async for result in results:
         counts[result.status] += 1
         _print(result, args.json)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from swe_rl.errors import SandboxError, TaskError
+from swe_rl.grade.exposure import Exposure
 from swe_rl.grade.judge import Judgement
 from swe_rl.task.language import LanguageSpec
 from swe_rl.task.spec import TaskSpec
@@ -63,13 +64,16 @@ async def check_tasks(
     *,
     needs_host_tools: bool,
     num_runs: int = NUM_RUNS,
+    exposure: Exposure | None = None,
 ) -> AsyncIterator[CheckResult]:
     """Yields results in the tasks' order while later tasks already run. The grader bounds how many run at once.
 
     `num_runs`: of the solution and of the base each. `needs_host_tools`: the backend runs the host's own toolchain, so
-    a language without one is skipped.
+    a language without one is skipped. `exposure`: looks for history and solutions that a session shows.
     """
-    running = [asyncio.ensure_future(_check(task, grader, languages, needs_host_tools, num_runs)) for task in tasks]
+    running = [
+        asyncio.ensure_future(_check(task, grader, languages, needs_host_tools, num_runs, exposure)) for task in tasks
+    ]
     try:
         for result in running:
             yield await result
@@ -80,7 +84,12 @@ async def check_tasks(
 
 
 async def _check(
-    task: TaskSpec, grader: PatchGrader, languages: dict[str, LanguageSpec], needs_host_tools: bool, num_runs: int
+    task: TaskSpec,
+    grader: PatchGrader,
+    languages: dict[str, LanguageSpec],
+    needs_host_tools: bool,
+    num_runs: int,
+    exposure: Exposure | None,
 ) -> CheckResult:
     language = languages.get(task.language)
     if language is None:
@@ -88,7 +97,10 @@ async def _check(
     if needs_host_tools and language.missing_tools:
         return _result(task, CheckStatus.SKIPPED, f"this machine lacks {', '.join(language.missing_tools)}")
     try:
-        return _result(task, *await check_task(task, grader, num_runs))
+        status, problem = await check_task(task, grader, num_runs)
+        if status is CheckStatus.OK and exposure is not None:
+            problem = await exposure.problem(task)
+        return _result(task, CheckStatus.FAILED if problem and status is CheckStatus.OK else status, problem)
     except TaskError as error:
         return _result(task, CheckStatus.FAILED, str(error))
     except SandboxError as error:
