@@ -15,7 +15,7 @@ from swe_rl.errors import PathError, SandboxError
 from swe_rl.sandbox import docker_exec
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, Command, FileEntry
 from swe_rl.sandbox.docker_engine import API_TIMEOUT_S, log_has_oom, remove_container
-from swe_rl.sandbox.docker_stream import run_exec
+from swe_rl.sandbox.docker_stream import open_exec, run_exec
 from swe_rl.sandbox.environment import USER_ID
 
 logger = logging.getLogger(__name__)
@@ -124,10 +124,11 @@ class GvisorContainer(LiveContainer):
             raise SandboxError(f"docker: container {self.name}: an archive can't be unpacked: {output!r:.300}")
 
     def _packed(self, path: str) -> Iterator[bytes]:
-        api = self.container.client.api
-        argv = ["/bin/tar", "-cf", "-", "-C", "/", path.lstrip("/")]
-        created = api.exec_create(self.container.id, argv, stderr=False, user="0:0", privileged=True, workdir="/")
-        yield from api.exec_start(created["Id"], stream=True)
-        code = api.exec_inspect(created["Id"])["ExitCode"]
+        argv = ("/bin/tar", "-cf", "-", "-C", "/", path.lstrip("/"))
+        opened = open_exec(self.container, argv, "0:0", {}, is_privileged=True)
+        for name, payload in opened.frames(b"", API_TIMEOUT_S):
+            if name == "stdout":
+                yield payload
+        code = opened.exit_code()
         if code != 0:
             raise PathError(f"tree: {path}: changed while it was read, or can't be read (tar: {code})")

@@ -9,7 +9,8 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from docker.models.containers import Container
@@ -22,42 +23,57 @@ _CHUNK = 262_144
 _NAMES: dict[int, StreamName] = {1: "stdout", 2: "stderr"}
 
 
-def open_exec(
-    container: Container, argv: Sequence[str], user: str, env: Mapping[str, str], is_privileged: bool = False
-) -> socket.socket:
-    """Blocking: starts `argv` in the container. Raises the SDK's errors, SandboxUnavailableError for TLS."""
-    return _open(container, argv, user, env, is_privileged)[1]
+@dataclass(frozen=True, slots=True)
+class OpenedExec:
+    """One exec that runs. `head`: the beginning of its output, which came with the head of the engine's answer."""
+
+    container: Container
+    exec_id: str
+    socket: socket.socket
+    head: bytes
+
+    def frames(self, stdin: bytes, timeout_s: float) -> Iterator[tuple[StreamName, bytes]]:
+        """Blocking: its whole output as it comes. Raises SandboxTimeoutError, SandboxError.
+
+        The engine never ends an exec whose container dies in an unlucky moment, hence the time-out of each step.
+        """
+        with self.socket as opened:
+            opened.settimeout(timeout_s)
+            found, held = split_frames(self.head)
+            try:
+                opened.sendall(stdin)
+                opened.shutdown(socket.SHUT_WR)
+                yield from found
+                while chunk := opened.recv(_CHUNK):
+                    found, held = split_frames(held + chunk)
+                    yield from found
+            except TimeoutError as error:
+                raise SandboxTimeoutError(f"container {self.container.name}: no end within {timeout_s:g} s") from error
+            except OSError as error:
+                raise SandboxError(f"container {self.container.name}: a command was cut off: {error}") from error
+
+    def exit_code(self) -> int:
+        """Blocking, once it has ended. Raises SandboxError where the engine doesn't know."""
+        code = self.container.client.api.exec_inspect(self.exec_id)["ExitCode"]
+        if code is None:
+            name = self.container.name
+            raise SandboxError(f"docker: container {name}: the engine lost a command; is it still running?")
+        return int(code)
 
 
 def run_exec(
     container: Container, argv: Sequence[str], user: str, stdin: bytes, timeout_s: float, is_privileged: bool = False
 ) -> tuple[int, bytes]:
-    """Blocking: exit code and both output streams. Raises the SDK's errors, SandboxTimeoutError, SandboxError.
-
-    The engine never ends an exec whose container dies in an unlucky moment, hence the time-out: of each single step.
-    """
-    exec_id, opened = _open(container, argv, user, {}, is_privileged)
-    with opened:
-        opened.settimeout(timeout_s)
-        seen = bytearray()
-        try:
-            opened.sendall(stdin)
-            opened.shutdown(socket.SHUT_WR)
-            while chunk := opened.recv(_CHUNK):
-                seen += chunk
-        except TimeoutError as error:
-            raise SandboxTimeoutError(f"container {container.name}: no end of {argv[0]} for {timeout_s:g} s") from error
-        except OSError as error:
-            raise SandboxError(f"container {container.name}: {argv[0]} was cut off: {error}") from error
-    code = container.client.api.exec_inspect(exec_id)["ExitCode"]
-    if code is None:
-        raise SandboxError(f"docker: container {container.name}: the engine lost a command; is it still running?")
-    return int(code), b"".join(payload for _, payload in split_frames(bytes(seen))[0])
+    """Blocking: exit code and both output streams. Raises the SDK's errors, SandboxTimeoutError, SandboxError."""
+    opened = open_exec(container, argv, user, {}, is_privileged)
+    output = b"".join([payload for _, payload in opened.frames(stdin, timeout_s)])
+    return opened.exit_code(), output
 
 
-def _open(
-    container: Container, argv: Sequence[str], user: str, env: Mapping[str, str], is_privileged: bool
-) -> tuple[str, socket.socket]:
+def open_exec(
+    container: Container, argv: Sequence[str], user: str, env: Mapping[str, str], is_privileged: bool = False
+) -> OpenedExec:
+    """Blocking: starts `argv` in the container. Raises the SDK's errors, SandboxUnavailableError for TLS."""
     api = container.client.api
     created = api.exec_create(
         container.id,
@@ -74,11 +90,14 @@ def _open(
     raw = getattr(answer, "_sock", answer)
     if isinstance(raw, ssl.SSLSocket):
         raise SandboxUnavailableError("docker: an engine behind TLS isn't supported; forward its socket by ssh")
+    # The SDK gives the socket below the reader of its HTTP library, which may have read on into the output.
+    raw.settimeout(0)
+    head = answer._response.raw._fp.fp.peek() if hasattr(answer, "_response") else b""
     ours = socket.socket(fileno=os.dup(raw.fileno()))
     with contextlib.suppress(OSError):
         answer.close()
     ours.setblocking(False)
-    return created["Id"], ours
+    return OpenedExec(container, created["Id"], ours, bytes(head))
 
 
 class ExecStream:
@@ -86,16 +105,18 @@ class ExecStream:
 
     def __init__(
         self,
-        opened: socket.socket,
+        opened: OpenedExec,
         on_data: Callable[[StreamName, bytes], object],
         on_end: Callable[[], object],
     ) -> None:
         self.on_data, self.on_end = on_data, on_end
-        self._socket = opened
+        self._socket = opened.socket
         self._held = b""
         self._writing: asyncio.Task[None] | None = None
         self.is_open = True
-        asyncio.get_running_loop().add_reader(opened.fileno(), self._read)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
+        if opened.head:
+            asyncio.get_running_loop().call_soon(self._take, opened.head)
 
     def write_soon(self, data: bytes, is_last: bool = False) -> None:
         """In the background: a command needn't read all of its input. `is_last`: then the input ends."""
@@ -128,6 +149,9 @@ class ExecStream:
             self.close()
             self.on_end()
             return
+        self._take(chunk)
+
+    def _take(self, chunk: bytes) -> None:
         frames, self._held = split_frames(self._held + chunk)
         for name, payload in frames:
             self.on_data(name, payload)
