@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Engine, Float, MetaData, String, Table, create_engine, delete, insert, select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from swe_rl.errors import ConfigError
 from swe_rl.sandbox.instance import is_dead
@@ -168,17 +168,30 @@ class Journal:
                 self._noted.set()
 
     def _write(self) -> None:
-        """One transaction for all that waits; nothing is taken away unless it was committed."""
+        """One transaction for all that waits; nothing is taken away unless it was committed or can never be."""
         assert self._engine is not None
         with self._writing:  # a cancelled writer's thread may still be at it when `close` writes the rest
             notes = list(self._waiting)
-            if not notes:
-                return
-            with self._engine.begin() as connection:
+            try:
+                self._commit(notes)
+            except (IntegrityError, DataError):  # by one note, which mustn't hold up the others for ever
                 for note in notes:
-                    connection.execute(note)
-            for _ in notes:
-                self._waiting.popleft()
+                    try:
+                        self._commit([note])
+                    except (IntegrityError, DataError) as error:  # e.g. committed before, and the answer was lost
+                        self._metrics.journal_failures.inc()
+                        logger.error("journal: a note is dropped, the database refuses it: %s", _first_line(error))
+                        self._waiting.popleft()
+
+    def _commit(self, notes: "list[UpdateBase]") -> None:
+        assert self._engine is not None
+        if not notes:
+            return
+        with self._engine.begin() as connection:
+            for note in notes:
+                connection.execute(note)
+        for _ in notes:
+            self._waiting.popleft()
 
     def _beat(self) -> None:
         """Says that this instance lives, and ends the sessions of those that no longer say so."""

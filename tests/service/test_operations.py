@@ -204,6 +204,20 @@ async def test_a_journal_that_fails_holds_its_notes_and_makes_the_service_unread
     assert rows(file, "SELECT session_id FROM service_sessions") == [(session,)]
 
 
+async def test_a_note_that_the_database_refuses_does_not_hold_up_the_others(start, tmp_path: Path, until) -> None:
+    file = tmp_path / "journal.sqlite"
+    live = await start(options=ServiceOptions(journal_url=f"sqlite:///{file}"))
+    first = (await live.client.create_session("clamp")).session_id
+    live.service.journal.began(live.service.sessions.find(first, None))  # as if a commit's answer had been lost
+    second = (await live.client.create_session("clamp")).session_id
+
+    async def both_are_there() -> bool:
+        return {row[0] for row in rows(file, "SELECT session_id FROM service_sessions")} == {first, second}
+
+    await until(both_are_there)
+    assert (await live.client.ready()).is_ready
+
+
 async def test_a_journal_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="journal"):
         Journal("nonsense", "i", ServiceMetrics())
