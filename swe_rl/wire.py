@@ -55,7 +55,7 @@ class SessionLimits(Body):
 
     memory_mb: int | None = Field(default=None, ge=16)
     num_pids: int | None = Field(default=None, ge=1)
-    cpus: float | None = Field(default=None, gt=0)
+    cpus: float | None = Field(default=None, ge=0.01)
     disk_mb: int | None = Field(default=None, ge=1)
 
 

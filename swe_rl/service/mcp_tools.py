@@ -4,6 +4,8 @@ A mistake of the agent's is a result with `isError`, never an exception; a fault
 Nothing here gives a verdict: whoever owns the session grades it.
 """
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,8 @@ from swe_rl.service.session import Session
 
 MAX_TIMEOUT_S = 600
 MAX_SHOWN_BYTES = 64 * 1024
+MAX_DIFF = 1024 * 1024
+_LINE_END = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # as str.splitlines has them
 _TYPES: dict[str, type] = {"string": str, "integer": int}
 _PATH = {"type": "string", "description": "path relative to the repository root"}
 
@@ -71,8 +75,19 @@ def find_mistake(name: str, arguments: Mapping[str, Any]) -> str:
             return f"{key} must be of type {kind}"
         if key in ("command", "path") and "\0" in str(value):
             return f"{key} holds a NUL"
+        if isinstance(value, str) and not _is_text(value):
+            return f"{key} holds half a character"
     missing = [key for key in schema["required"] if key not in arguments]
     return f"{name} needs {missing[0]!r}" if missing else ""
+
+
+def _is_text(value: str) -> bool:
+    """False for a lone surrogate; those that stand for bytes which aren't UTF-8 are all right, `view` shows them."""
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class SessionTools:
@@ -106,10 +121,8 @@ class SessionTools:
         return _shown(await self._session.sandbox.run(Command(argv, timeout_s=timeout_s)))
 
     async def _view(self, path: str, start: int = 1, end: int | None = None) -> ToolResult:
-        lines = (await self._text(path)).splitlines()
-        chosen = range(max(1, start), min(len(lines), end if end is not None else len(lines)) + 1)
-        text = "\n".join(f"{number:6}\t{lines[number - 1]}" for number in chosen)
-        return ToolResult(text[:MAX_SHOWN_BYTES] or f"{path}: no lines there; it has {len(lines)}")
+        text = await self._text(path)
+        return await asyncio.to_thread(_numbered, path, text, start, end)
 
     async def _edit(self, path: str, old: str, new: str) -> ToolResult:
         text = await self._text(path)
@@ -126,11 +139,28 @@ class SessionTools:
         return _shown(await self._gradings.run_visible_tests(self._session))
 
     async def _diff(self) -> ToolResult:
-        return ToolResult(await self._gradings.capture_patch(self._session) or "nothing was changed")
+        text = await self._gradings.capture_patch(self._session) or "nothing was changed"
+        cut = f"\n[... {len(text) - MAX_DIFF} characters left out ...]" if len(text) > MAX_DIFF else ""
+        return ToolResult(text[:MAX_DIFF] + cut)
 
     async def _text(self, path: str) -> str:
         """Bytes that aren't UTF-8 come back as they were when the text is written again."""
         return (await self._session.sandbox.read_file(path)).decode("utf-8", "surrogateescape")
+
+
+def _numbered(path: str, text: str, start: int, end: int | None) -> ToolResult:
+    """Made line by line and no further than what is shown: a file may consist of line ends alone."""
+    shown: list[str] = []
+    room, number, at = MAX_SHOWN_BYTES, 0, 0
+    while at < len(text) and room > 0 and (end is None or number < end):
+        found = _LINE_END.search(text, at)
+        stop, after = found.span() if found else (len(text), len(text))
+        number += 1
+        if number >= start:
+            shown.append(f"{number:6}\t{text[at : min(stop, at + room)]}")
+            room -= len(shown[-1]) + 1
+        at = after
+    return ToolResult("\n".join(shown)[:MAX_SHOWN_BYTES] or f"{path}: no lines there; it has {number}")
 
 
 def _shown(result: CommandResult) -> ToolResult:

@@ -1,5 +1,9 @@
 """The MCP endpoint of a session, as an outside agent uses it."""
 
+import asyncio
+import json
+import tracemalloc
+
 import httpx
 import pytest
 
@@ -14,7 +18,10 @@ class Agent:
 
     async def send(self, message: object) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json, text/event-stream"}
-        return await self._http.post(self._path, json=message, headers=headers, timeout=60)
+        body = json.dumps(message)  # in ASCII: half a character can be said
+        return await self._http.post(
+            self._path, content=body, headers=headers | {"Content-Type": "application/json"}, timeout=60
+        )
 
     async def ask(self, method: str, **params: object) -> dict:
         answer = await self.send({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
@@ -123,3 +130,56 @@ async def test_the_protocol_s_own_client_is_served(live, session: str) -> None:
         assert len((await client.list_tools()).tools) == 6
         result = await client.call_tool("bash", {"command": "echo hello"})
     assert result.content[0].text == "hello"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("create", {"path": "a", "content": "\ud800"}),
+        ("create", {"path": "\ud800", "content": ""}),
+        ("view", {"path": "src/\udbff"}),
+        ("edit", {"path": "src/clamp.py", "old": "max", "new": "\ud800"}),
+        ("bash", {"command": "echo \ud800"}),
+    ],
+)
+async def test_half_a_character_is_the_agents_mistake(agent, name: str, arguments: dict) -> None:
+    text, is_error = await agent.call(name, **arguments)
+    assert is_error
+    assert "half a character" in text
+
+
+async def test_a_file_of_line_ends_is_shown_without_being_taken_apart(agent, live, session: str) -> None:
+    await live.client.write_file(session, "ends", b"\n" * (8 << 20))
+    tracemalloc.start()
+    try:
+        text, is_error = await agent.call("view", path="ends")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (is_error, text[:18], len(text) <= 64 * 1024) == (False, "     1\t\n     2\t\n  ", True)
+    assert peak < 60 << 20  # the file itself three times, not an object a line
+
+
+async def test_lines_are_numbered_as_python_parts_them(agent, live, session: str) -> None:
+    words = "one\r\ntwo\rthree\x0bfour\u2028five\n\nseven"
+    await live.client.write_file(session, "lines", words.encode())
+    shown = (await agent.call("view", path="lines"))[0]
+    assert shown.encode() == "\n".join(f"{n:6}\t{line}" for n, line in enumerate(words.splitlines(), 1)).encode()
+    assert (await agent.call("view", path="lines", start=4, end=5))[0] == "     4\tfour\n     5\tfive"
+    assert (await agent.call("view", path="lines", start=90))[0] == "lines: no lines there; it has 7"
+
+
+async def test_a_message_has_a_bound(agent) -> None:
+    answer = await agent.send({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "y" * (9 << 20)}})
+    assert answer.status_code == 422
+
+
+async def test_one_sessions_agent_does_not_take_every_slot_for_commands(agent, live) -> None:
+    calls = [asyncio.create_task(agent.send(_bash(f"sleep 5; echo {n}"))) for n in range(24)]
+    statuses = [(await call).status_code for call in calls]
+    assert (statuses.count(200), statuses.count(429)) == (16, 8)
+
+
+def _bash(command: str) -> dict:
+    params = {"name": "bash", "arguments": {"command": command}}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 import swe_rl
-from swe_rl.errors import ConfigError
+from swe_rl.errors import ConfigError, RateLimitError
 from swe_rl.service.failures import documented
 from swe_rl.service.mcp_tools import TOOLS, SessionTools, ToolResult
 from swe_rl.service.routes.context import GRADE_DEADLINE_S, Live, Who, service_of, using
@@ -19,6 +19,8 @@ from swe_rl.service.service import Service
 from swe_rl.wire import McpAccess
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+MAX_CALLS = 16  # at once in one session; all of them share the service's slots for commands
 INVALID_PARAMS, NO_SUCH_METHOD = -32602, -32601
 router = APIRouter(prefix="/sessions/{session_id}", responses=documented(404), tags=["mcp"])
 _OBJECT = {"content": {"application/json": {"schema": {"type": "object"}}}}
@@ -47,7 +49,7 @@ async def get_mcp_access(session_id: str, live: Live, who: Who) -> McpAccess:
 )
 async def call_mcp(session_id: str, request: Request) -> Response:
     """One JSON-RPC message. A request is answered; a notification gets 202."""
-    message = _parse(await request.body())
+    message = _parse(await _read(request))
     service = service_of(request)
     owner = request.state.caller.name if request.state.caller else None  # None: with the session's own pass
     service.sessions.find(session_id, owner)
@@ -75,6 +77,8 @@ async def _call_tool(service: Service, session_id: str, owner: str | None, param
     name, arguments = params.get("name"), params.get("arguments") or {}
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return {"error": {"code": INVALID_PARAMS, "message": "want a string `name` and an object `arguments`"}}
+    if service.sessions.find(session_id, owner).num_calls >= MAX_CALLS:
+        raise RateLimitError(f"session {session_id}: {MAX_CALLS} calls run; repeat this one later")
     with service.command_slot():
         async with using(service, session_id, owner, GRADE_DEADLINE_S, "a tool") as session:
             result: ToolResult = await SessionTools(session, service.gradings).call(name, arguments)
@@ -89,6 +93,16 @@ def _greeting(params: dict[str, Any]) -> dict[str, Any]:
         "serverInfo": {"name": "swe-rl-sandbox", "version": swe_rl.__version__},
         "instructions": "The tools work in one repository; paths are relative to its root.",
     }
+
+
+async def _read(request: Request) -> bytes:
+    """The endpoint is open to agents that nobody vouches for: JSON takes far more memory than its bytes."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise ConfigError(f"request: more than the {MAX_MESSAGE_BYTES} bytes that a message may have")
+    return bytes(body)
 
 
 def _parse(body: bytes) -> dict[str, Any]:
