@@ -155,7 +155,7 @@ class BubblewrapSandbox(JoinedSandbox):
         running.launch(
             self._joiner, self._place(holder), command.argv, self._builder.environment(command, self._spec), cwd
         )
-        self._joined.add(running)
+        self._take_in(running)
         return running
 
     async def _hold(self) -> Holder:

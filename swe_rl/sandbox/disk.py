@@ -6,6 +6,7 @@ passed the limit is killed. To measure a large tree is slow, so that the file sy
 the sandbox can have grown beyond its limit at all.
 """
 
+import contextlib
 import ctypes
 import os
 import stat
@@ -17,6 +18,9 @@ from swe_rl.errors import SandboxError
 
 MNT_DETACH, MS_NOSUID, MS_NODEV = 2, 2, 4
 MEASURE_EVERY_S = 10.0
+MAX_DEPTH = 256
+TOO_DEEP = 1 << 62
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _INODES_PER_MB = 64
 _MIN_INODES = 16_384
 _IN_MEMORY = "tmpfs"
@@ -87,26 +91,51 @@ class WatchedSize:
 
 
 def used_bytes(root: Path) -> int:
-    """Blocks held by the files below `root`; one file under several names counts once. Links aren't followed."""
-    total, seen, stack = 0, set(), [str(root)]
-    while stack:
-        try:
-            entries = os.scandir(stack.pop())
-        except OSError:  # removed meanwhile
-            continue
-        with entries:
-            for entry in entries:
-                try:
-                    found = entry.stat(follow_symlinks=False)
-                except OSError:
+    """Blocks held by the files below `root`; one file under several names counts once.
+
+    By descriptors: a path may be made too long for the kernel, or lead elsewhere by the time that it's followed. What
+    lies deeper than MAX_DEPTH can't be measured and counts as more than any limit.
+    """
+    seen: set[tuple[int, int]] = set()
+    total = 0
+    stack: list[tuple[int, list[str]]] = []  # directories, and which names in them are still to be measured
+    try:
+        stack.append((os.open(root, _DIRECTORY), ["."]))
+        while stack:
+            directory, names = stack[-1]
+            if not names:
+                os.close(stack.pop()[0])
+                continue
+            with contextlib.suppress(OSError):  # removed meanwhile
+                below = os.open(names.pop(), _DIRECTORY, dir_fd=directory)
+                stack.append((below, []))
+                total += _measure(below, stack[-1][1], seen)
+            if len(stack) > MAX_DEPTH:
+                return TOO_DEEP
+    except FileNotFoundError:  # closed meanwhile
+        return 0
+    finally:
+        for directory, _ in stack:
+            os.close(directory)
+    return total
+
+
+def _measure(directory: int, below: list[str], seen: set[tuple[int, int]]) -> int:
+    """The blocks of what lies in one directory; the names of those below are added to `below`."""
+    total = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                below.append(entry.name)
+            elif found.st_nlink > 1:
+                if (found.st_dev, found.st_ino) in seen:
                     continue
-                if stat.S_ISDIR(found.st_mode):
-                    stack.append(entry.path)
-                elif found.st_nlink > 1:
-                    if (found.st_dev, found.st_ino) in seen:
-                        continue
-                    seen.add((found.st_dev, found.st_ino))
-                total += found.st_blocks * 512
+                seen.add((found.st_dev, found.st_ino))
+            total += found.st_blocks * 512
     return total
 
 

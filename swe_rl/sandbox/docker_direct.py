@@ -138,7 +138,7 @@ class DirectSandbox(JoinedSandbox):
         environment = self._environment | dict(self._spec.env) | dict(command.env)
         running = RunningCommand(command, self, self._joined.discard)
         running.launch(self._joiner, self._access.place, command.argv, environment, cwd)
-        self._joined.add(running)
+        self._take_in(running)
         return running
 
     async def _run_apart(self, command: Command) -> CommandResult:

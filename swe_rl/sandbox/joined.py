@@ -1,6 +1,7 @@
 """What every sandbox that commands join has in common: running, starting and cancelling them."""
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 
 from swe_rl.errors import PathError, SandboxError
@@ -8,15 +9,20 @@ from swe_rl.sandbox.base import Command, CommandResult, Process
 from swe_rl.sandbox.running import RunningCommand
 from swe_rl.sandbox.started import StartedCommand
 
+GUARD_EVERY_S = 2.0
+
 
 class JoinedSandbox(ABC):
     """A subclass says how a command joins, and which commands have to run apart."""
+
+    is_disk_hard: bool
 
     def __init__(self, sandbox_id: str) -> None:
         self.sandbox_id = sandbox_id
         self.generation = 0
         self._is_closed = False
         self._joined: set[RunningCommand] = set()
+        self._guards: set[asyncio.Task[None]] = set()
 
     async def run(self, command: Command) -> CommandResult:
         self._require_open()
@@ -48,6 +54,26 @@ class JoinedSandbox(ABC):
     @abstractmethod
     async def _run_apart(self, command: Command) -> CommandResult:
         """A command with /report or /runner, of which nothing is left afterwards."""
+
+    @abstractmethod
+    async def is_disk_full(self) -> bool: ...
+
+    def _take_in(self, running: RunningCommand) -> None:
+        """Keeps a command that has joined until all of it has gone."""
+        self._joined.add(running)
+        if not self.is_disk_hard:
+            guard = asyncio.create_task(self._guard(running))
+            self._guards.add(guard)
+            guard.add_done_callback(self._guards.discard)
+
+    async def _guard(self, running: RunningCommand) -> None:
+        """What a command has left behind may fill the disk, too."""
+        with contextlib.suppress(SandboxError):
+            await running.wait(None)
+        while not await running.has_gone(GUARD_EVERY_S):
+            with contextlib.suppress(SandboxError):
+                if await self.is_disk_full():
+                    await running.sweep()
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -130,6 +130,9 @@ class RunningCommand:
         with contextlib.suppress(SandboxError):
             await self.wait(KILL_GRACE_S)
 
+    async def has_gone(self, timeout_s: float) -> bool:
+        return await _wait(self._gone, timeout_s)  # with all that it has left
+
     async def sweep(self) -> None:
         """Kills what the command has left, whether it has ended itself or not."""
         if not self._gone.is_set():
