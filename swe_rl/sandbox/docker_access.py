@@ -82,7 +82,7 @@ def groups_of(text: str) -> tuple[int, ...]:
     """Supplementary groups in a REFERENCE's output."""
     found = re.search(r"^Groups:(.*)$", text, re.MULTILINE)
     if found is None:
-        raise SandboxError("docker: an exec's /proc/self/status has no line Groups")
+        raise SandboxError(f"docker: an exec's /proc/self/status has no line Groups: {text!r:.200}")
     return tuple(int(group) for group in found[1].split())
 
 

@@ -52,6 +52,7 @@ class DirectSandbox(JoinedSandbox):
         self._live, self._spec, self._environment = live, spec, dict(environment)
         self._engine, self._joiner, self._access, self._disk = engine, joiner, access, disk
         self._reopen = reopen
+        self._is_removed = False  # apart from `_is_closed`: a removal that failed is tried again
         self._reset_turn = asyncio.Lock()
         self._apart_turn = asyncio.Lock()
 
@@ -84,10 +85,10 @@ class DirectSandbox(JoinedSandbox):
         await self._on_files(copy_tree, into, docker_exec.max_snapshot_bytes(self._spec.limits))
 
     async def close(self) -> None:
-        if self._is_closed:
-            return
         self._is_closed = True
-        await self._engine.start(self._live.remove)
+        if not self._is_removed:
+            await self._engine.start(self._live.remove)
+            self._is_removed = True
         await self.abandon()
 
     async def abandon(self) -> None:

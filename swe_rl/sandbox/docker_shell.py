@@ -66,7 +66,7 @@ class ShellSandbox:
         self._tending: set[asyncio.Task[None]] = set()
         self._counts, self._first_uptime_s = Counts(), 0.0  # what is older than the first shell isn't a command's
         self._apart_turn, self._reset_turn = asyncio.Lock(), asyncio.Lock()
-        self._is_closed = False
+        self._is_closed = self._is_removed = False  # two: a removal that failed is tried again
 
     async def run(self, command: Command) -> CommandResult:
         if is_apart(command):
@@ -107,10 +107,11 @@ class ShellSandbox:
         await self._engine.start(self._live.copy_out, WORKDIR, into, docker_exec.max_snapshot_bytes(self._spec.limits))
 
     async def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
+        self._is_closed = True
+        if not self._is_removed:
             await self._engine.start(self._live.remove)
-            self._close_shells()
+            self._is_removed = True
+        self._close_shells()
 
     async def is_disk_full(self) -> bool:
         disk = self._disk
@@ -182,8 +183,7 @@ class ShellSandbox:
 
     async def _idle_shell(self) -> _Shell:
         while self._idle:
-            shell = self._idle.pop()
-            if shell.stream.is_open:
+            if (shell := self._idle.pop()).stream.is_open:
                 return shell
         return await self._open_shell()
 

@@ -1,6 +1,7 @@
 """The two ways into a container: directly, and through the engine where that can't be; faults of each."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -10,7 +11,9 @@ import pytest
 
 docker = pytest.importorskip("docker", reason="the package docker isn't installed")
 
-from swe_rl.errors import SandboxError, SandboxUnavailableError  # noqa: E402
+from requests.exceptions import Timeout  # noqa: E402
+
+from swe_rl.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError  # noqa: E402
 from swe_rl.sandbox.base import Command, Limits, SandboxSpec  # noqa: E402
 from swe_rl.sandbox.docker import DockerBackend  # noqa: E402
 from swe_rl.sandbox.docker_access import comparable, groups_of  # noqa: E402
@@ -131,11 +134,31 @@ async def test_a_reset_ends_all_processes_and_keeps_the_files(direct: DirectSand
 
 async def test_closing_gives_back_every_descriptor(direct: DirectSandbox) -> None:
     await direct.run(Command(("bash", "-c", "sleep 900 &")))
-    held = (direct._access.pidfd, direct._access.root_fd, *direct._access.place.cgroups)
+    numbers = (direct._access.pidfd, direct._access.root_fd, *direct._access.place.cgroups)
+    held = {number: os.readlink(f"/proc/self/fd/{number}") for number in numbers}
     await direct.close()
-    for descriptor in held:
-        assert not Path(f"/proc/self/fd/{descriptor}").exists() or direct._access.pidfd == -1
-    assert direct._joined == set()
+    assert (direct._access.pidfd, direct._access.root_fd, direct._joined) == (-1, -1, set())
+    for descriptor, target in held.items():
+        link = Path(f"/proc/self/fd/{descriptor}")
+        assert not link.is_symlink() or os.readlink(link) != target
+
+
+async def test_a_removal_that_failed_is_tried_again(
+    shell: ShellSandbox, direct: DirectSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Timeout("busy")
+
+    engine = docker.from_env(timeout=60)
+    for sandbox in (shell, direct):
+        with monkeypatch.context() as patch:
+            patch.setattr(docker.models.containers.Container, "remove", refuse)
+            with pytest.raises(SandboxTimeoutError):
+                await sandbox.close()
+        await sandbox.close()
+        with pytest.raises(docker.errors.NotFound):
+            engine.containers.get(sandbox.sandbox_id)
+        await sandbox.close()
 
 
 async def test_labels_and_the_instance_are_on_the_container(
