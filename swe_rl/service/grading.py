@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from swe_rl.errors import PatchError, PathError
+from swe_rl.errors import PatchError, PathError, SandboxError
 from swe_rl.grade.grader import Grader, task_limits
 from swe_rl.grade.patch import make_patch
 from swe_rl.sandbox.base import RUNNER_DIR, Command, CommandResult
@@ -57,12 +57,21 @@ class Gradings:
         return await asyncio.to_thread(make_patch, session.base, tree, session.blueprint.language.ignored_globs)
 
     async def grade_session(self, session: Session) -> Verdict:
-        """Grades once: a repeated call gives the first verdict, except where the environment failed."""
+        """Grades once: a repeated call gives the first verdict, except where the environment failed.
+
+        Raises SandboxError where the session ends meanwhile: that cancels the grading, not its caller.
+        """
         task = require_task(session.blueprint, "grade")
         earlier = session.grading
         if earlier is None or (earlier.done() and not _is_final(earlier)):
             earlier = session.grading = asyncio.create_task(self._grade(session, task))
-        return await asyncio.shield(earlier)
+        try:
+            return await asyncio.shield(earlier)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not earlier.cancelled() or (caller is not None and caller.cancelling()):
+                raise
+            raise SandboxError(f"session {session.session_id}: ended while it was graded") from None
 
     async def grade_patch(self, task_id: str, patch: str, owner: str) -> Verdict:
         """Grades a patch that no session made. Raises TaskError for an unknown task."""

@@ -176,3 +176,19 @@ async def test_calls_that_race_with_the_end_of_a_session_get_a_typed_answer(live
         for other in await live.client.list_sessions():
             await live.client.close_session(other.session_id)
     assert (await live.client.health()).num_sessions == 0
+
+
+async def test_a_grading_whose_session_ends_is_told_how_it_ended(live, until) -> None:
+    session = (await live.client.create_session("clamp")).session_id
+    await live.client.write_file(session, "src/clamp.py", b"import time\ntime.sleep(60)\n")
+    async with httpx.AsyncClient(base_url=live.url, headers=HEADERS, timeout=60) as http:
+        grading = asyncio.create_task(http.post(f"/v1/sessions/{session}/grade"))
+
+        async def is_graded() -> bool:
+            return live.service.sessions.find(session, None).grading is not None
+
+        await until(is_graded)
+        await live.client.close_session(session)
+        answer = await grading
+    assert (answer.status_code, answer.json()["error"]) == (404, SessionNotFoundError.__name__)
+    assert "closed" in answer.json()["message"]
