@@ -1,5 +1,7 @@
 """Every refusal is typed: the same class on both ends, and a status that says what kind it is."""
 
+import asyncio
+
 import httpx
 import pytest
 
@@ -13,6 +15,7 @@ from swe_rl.errors import (
     SweRlError,
 )
 from swe_rl.service.failures import STATUSES
+from swe_rl.service.routes.context import deadline
 from swe_rl.wire import ErrorBody, ExecRequest
 
 TOKEN = "the-service's-own-token"
@@ -122,6 +125,15 @@ async def test_a_service_that_is_not_there_is_unavailable() -> None:
     async with SandboxClient("http://127.0.0.1:9", TOKEN) as client:
         with pytest.raises(SandboxUnavailableError, match="5 attempts"):
             await client.exec("s", ExecRequest(argv=["true"]))
+
+
+async def test_a_time_out_within_a_call_keeps_its_own_words() -> None:
+    with pytest.raises(SandboxTimeoutError, match="the engine didn't answer"):
+        async with deadline(60.0, "a command"):
+            raise SandboxTimeoutError("docker: the engine didn't answer within 60 s")
+    with pytest.raises(SandboxTimeoutError, match="a command took more than"):
+        async with deadline(0.01, "a command"):
+            await asyncio.sleep(60)
 
 
 def answering(handler) -> SandboxClient:

@@ -69,6 +69,8 @@ async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(seconds):
             yield
+    except SandboxTimeoutError:  # of an operation within: it says itself which
+        raise
     except TimeoutError as error:
         raise SandboxTimeoutError(f"sandbox service: {what} took more than {seconds:g} s") from error
 
