@@ -220,4 +220,9 @@ class BubblewrapSandbox(JoinedSandbox):
         )
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+        except SandboxError:  # some of these are OSErrors, too
+            raise
+        except OSError as error:
+            raise SandboxError(f"sandbox {self.sandbox_id}: {error.strerror or error}") from error

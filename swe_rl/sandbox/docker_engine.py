@@ -85,6 +85,10 @@ def _translated(function: Callable[..., T], *arguments: Any) -> T:
         raise SandboxUnavailableError(f"docker: the connection to the engine was lost: {error}") from error
     except DockerException as error:
         raise SandboxError(f"docker: {error}") from error
+    except SandboxError:  # some of these are OSErrors, too
+        raise
+    except OSError as error:
+        raise SandboxError(f"docker: {error.strerror or error}") from error
 
 
 def _remove_labelled(client: docker.DockerClient, label: str) -> None:

@@ -1,11 +1,18 @@
 """Files in and out, on every backend: no path and no link leads out of the working directory."""
 
+import contextlib
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
-from swe_rl.errors import PathError
+from swe_rl.errors import PathError, SandboxError
 from swe_rl.sandbox.base import CommandResult, FileEntry, Sandbox
+from swe_rl.sandbox.tree import read_tree, write_file
 
 Run = Callable[..., Awaitable[CommandResult]]
 
@@ -111,3 +118,28 @@ async def test_the_repository_has_one_commit_and_nothing_else(run: Run) -> None:
 async def test_git_works_as_a_developer_expects(run: Run) -> None:
     result = await run("echo x >>README.md && git commit -qam change && git diff --stat HEAD~1 && git stash list")
     assert b"README.md | 1 +" in result.stdout
+
+
+def test_a_directory_that_takes_no_file_is_a_wrong_path_and_no_fault() -> None:
+    with pytest.raises(PathError, match="can't be written"):
+        write_file(Path("/proc"), "new", b"x")  # nobody may make files there, not even root
+
+
+async def test_what_the_service_cannot_store_is_a_fault_of_the_environment(sandbox: Sandbox, tmp_path: Path) -> None:
+    with pytest.raises(SandboxError) as caught:
+        await sandbox.snapshot(tmp_path / "missing" / "snapshot")
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_file_that_vanishes_while_the_tree_is_read_is_what_the_commands_did(tmp_path: Path) -> None:
+    churn = "import os\nwhile True:\n for act in (os.mkdir, os.rmdir):\n  for n in range(500): act(str(n))"
+    churning = subprocess.Popen([sys.executable, "-c", churn], cwd=tmp_path)
+    try:
+        while not os.listdir(tmp_path):
+            time.sleep(0.01)
+        for _ in range(300):
+            with contextlib.suppress(PathError):
+                read_tree(tmp_path)
+    finally:
+        churning.kill()
+        churning.wait()
