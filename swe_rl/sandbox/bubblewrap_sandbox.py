@@ -164,17 +164,20 @@ class BubblewrapSandbox(JoinedSandbox):
             await self.reset()
             holder = None
         if holder is None:
-            async with self._holder_turn:
-                self._require_open()
-                if self._holder is None:
-                    arguments = self._builder.holder_arguments(self._root)
-                    made = Holder(self._builder.bwrap, arguments, self._builder.confinement)
-                    await self._in_thread(made.start)
-                    self._holder = made
-                holder = self._holder
+            holder = await asyncio.shield(self._start_holder())  # its caller may go away: `close` finds it
         if not holder.is_alive:
             raise SandboxError(f"sandbox {self.sandbox_id}: its processes were killed from outside; create a new one")
         return holder
+
+    async def _start_holder(self) -> Holder:
+        async with self._holder_turn:
+            self._require_open()
+            if self._holder is None:
+                arguments = self._builder.holder_arguments(self._root)
+                made = Holder(self._builder.bwrap, arguments, self._builder.confinement)
+                await self._in_thread(made.start)
+                self._holder = made
+            return self._holder
 
     def _place(self, holder: Holder) -> Place:
         confinement, limits = self._builder.confinement, self._spec.limits

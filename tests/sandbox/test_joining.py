@@ -163,6 +163,23 @@ async def test_closing_at_any_moment_of_a_start_leaves_nothing(
     assert list((home / "sessions").iterdir()) == []
 
 
+async def test_a_caller_that_goes_away_while_a_session_starts_leaves_nothing_behind(
+    opened: BubblewrapBackend, repository: Path, tmp_path: Path
+) -> None:
+    await (await opened.create(SandboxSpec(repository, "python"))).close()
+    before, beside = descriptors(), children()
+    for delay_s in (0.0, 0.002, 0.005):
+        source = tmp_path / f"disposable-{delay_s}"
+        source.mkdir()
+        sandbox = await opened.create(SandboxSpec(source, "python", is_disposable=True))  # begun by its first command
+        running = asyncio.create_task(sandbox.run(Command(("true",))))
+        await asyncio.sleep(delay_s)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await sandbox.close()
+    assert (descriptors(), children()) == (before, beside)
+
+
 async def test_a_flood_of_output_from_the_background_leaves_the_service_responsive(session: BubblewrapSandbox) -> None:
     await session.run(Command(("bash", "-c", "yes & yes >&2 &")))
     for number in range(20):
