@@ -11,6 +11,7 @@ pump output, and kills nothing.
 """
 
 import array
+import contextlib
 import ctypes
 import errno
 import gc
@@ -25,23 +26,20 @@ from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 36, 38, 47, 4
-SECCOMP_MODE_FILTER = 2
+SECCOMP_MODE_FILTER, WALL = 2, 0x4000_0000
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_SECCOMP_GET_FILTER = 17, 0x4206, 0x4207, 0x420C
-WALL = 0x4000_0000
-CLONE_INTO_CGROUP = 0x2_0000_0000
+CLONE_INTO_CGROUP, CLONE_NEWPID = 0x2_0000_0000, 0x2000_0000
 CAPABILITY_VERSION_3 = 0x2008_0522
 _NUMBERS = {"x86_64": (435, 126, 250, 13), "aarch64": (435, 91, 219, 134)}
 CLONE3, CAPSET, KEYCTL, SIGACTION = _NUMBERS.get(os.uname().machine, (0, 0, 0, 0))
-KEYCTL_JOIN_SESSION_KEYRING, MAX_DESCRIPTORS = 1, 16
+KEYCTL_JOIN_SESSION_KEYRING, MAX_INSTRUCTIONS = 1, 4096
+MAX_DESCRIPTORS = 64  # six, and one a control group: version 1 has up to fourteen of these
 MAX_OPEN = 4096  # far more than the joiner ever holds
-MAX_INSTRUCTIONS = 4096
-
-CLONE_NEWPID = 0x2000_0000
-_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)  # here, by Python: no command inherits it
+# A terminal's: the service ends first, and says so by closing. PIPE: of a command that the service has given up.
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)  # here: no command inherits it
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.ptrace.restype = ctypes.c_long
+_libc.ptrace.restype = _libc.syscall.restype = ctypes.c_long
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-_libc.syscall.restype = ctypes.c_long
 
 
 class _Program(ctypes.Structure):
@@ -58,16 +56,15 @@ def main(channel: socket.socket) -> None:
     _drop_bounding_set()  # what may be gained by executing: no command has it
     _default_signals()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; watchers set it back
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's: the service ends first, and says so by closing
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     gc.freeze()
     gc.disable()
     own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     while True:
         descriptors = array.array("i")
-        kind, ancillary, _, _ = channel.recvmsg(
-            4096, socket.CMSG_SPACE(MAX_DESCRIPTORS * descriptors.itemsize), socket.MSG_CMSG_CLOEXEC
-        )
+        room = socket.CMSG_SPACE(MAX_DESCRIPTORS * descriptors.itemsize)
+        kind, ancillary, _, _ = channel.recvmsg(4096, room, socket.MSG_CMSG_CLOEXEC)
         if not kind:
             return
         for _, _, data in ancillary:
@@ -95,7 +92,7 @@ def _start(own_processes: int, request_fd: int, pidfd: int, status: int, *rest: 
         finally:
             _enter(own_processes, CLONE_NEWPID)
     except (OSError, ValueError) as error:
-        os.write(status, f"fail {type(error).__name__}: {error}\n".encode(errors="replace"))
+        _say(status, f"fail {type(error).__name__}: {error}")
 
 
 def _step(request: dict[str, Any], pidfd: int, status: int, rest: tuple[int, ...]) -> NoReturn:
@@ -111,7 +108,7 @@ def _fork_watcher(request: dict[str, Any], pidfd: int, status: int, rest: tuple[
     watcher = os.fork()
     if watcher == 0:
         _watch(request, pidfd, status, list(rest[:3]), list(rest[3:]))
-    os.write(status, b"pid %d\n" % watcher)
+    _say(status, f"pid {watcher}")
 
 
 def _enter(descriptor: int, namespaces: int) -> None:
@@ -135,7 +132,7 @@ def _watch(request: dict[str, Any], pidfd: int, status: int, streams: list[int],
         while True:
             pid, code = os.waitpid(-1, 0)
             if pid == command:
-                os.write(status, b"end %d\n" % code)
+                _say(status, f"end {code}")
     except ChildProcessError:
         os._exit(0)
     except BaseException as error:
@@ -168,16 +165,14 @@ def _become(request: dict[str, Any], status: int, streams: list[int], cgroups: l
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise _error("no_new_privs")
-        has_directory = True
-        try:
+        has_directory = False
+        with contextlib.suppress(OSError):
             os.chdir(request["cwd"])
-        except OSError:
-            has_directory = False
+            has_directory = True
         for text in request["filters"]:
             program = bytes.fromhex(text)
-            if _libc.prctl(
-                PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(_Program(len(program) // 8, program)), 0, 0
-            ):
+            loaded = ctypes.byref(_Program(len(program) // 8, program))
+            if _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, loaded, 0, 0) != 0:
                 raise _error("seccomp")
     except BaseException as error:
         _fail(status, error)
@@ -250,8 +245,13 @@ def _refuse(message: str, code: int) -> NoReturn:
 
 
 def _fail(status: int, error: BaseException) -> NoReturn:
-    os.write(status, f"fail {type(error).__name__}: {error}\n".encode(errors="replace"))
+    _say(status, f"fail {type(error).__name__}: {error}")
     os._exit(1)
+
+
+def _say(status: int, text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the service has given the command up
+        os.write(status, f"{text}\n".encode(errors="replace"))
 
 
 def _clone_into(cgroup: int) -> int:

@@ -5,6 +5,7 @@ import ctypes
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from swe_rl.sandbox import cgroup
 from swe_rl.sandbox.base import Command, CommandResult, Limits, Sandbox, SandboxSpec
 from swe_rl.sandbox.bubblewrap import BubblewrapBackend
 from swe_rl.sandbox.bubblewrap_sandbox import BubblewrapSandbox
+from swe_rl.sandbox.cgroup import Entrance
+from swe_rl.sandbox.joining import Descriptors
+from swe_rl.sandbox.running import RunningCommand
 from swe_rl.task.language import LanguageSpec
 
 Run = Callable[..., Awaitable[CommandResult]]
@@ -130,6 +134,39 @@ async def test_commands_outlive_the_joiner_and_the_next_is_started_anew(
     await session.run(Command(("touch", "go")))
     assert (await running).stdout == b"on\n"
     assert opened._joiner._child is not child
+
+
+async def test_a_command_that_was_given_up_does_not_end_the_joiner(
+    opened: BubblewrapBackend, session: BubblewrapSandbox
+) -> None:
+    await session.run(Command(("true",)))
+    child, place = opened._joiner._child, session._place(await session._hold())
+    assert child is not None
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for request in (place.request(["true"], {}, "/workspace"), b"not a request"):
+        nobody, status = os.pipe()
+        os.close(nobody)
+        opened._joiner.start(place, request, Descriptors(devnull, devnull, devnull, status))
+        os.close(status)
+    os.close(devnull)
+    assert (await session.run(Command(("echo", "on")))).stdout == b"on\n"
+    assert opened._joiner._child is child
+
+
+async def test_a_command_enters_as_many_groups_as_a_kernel_may_have(
+    opened: BubblewrapBackend, session: BubblewrapSandbox, tmp_path: Path
+) -> None:
+    place = session._place(await session._hold())
+    groups = [os.open(tmp_path / f"group-{number}", os.O_CREAT | os.O_WRONLY) for number in range(14)]
+    crowded = replace(place, entrance=Entrance(tuple(groups), None))
+    running = RunningCommand(Command(("true",)), session, lambda _: None)
+    running.launch(opened._joiner, crowded, ["true"], {"PATH": "/usr/bin"}, "/workspace")
+    result = await running.wait(30.0)
+    assert result is not None
+    assert result.exit_code == 0
+    assert [os.path.getsize(tmp_path / f"group-{number}") for number in range(14)] == [1] * 14
+    for descriptor in groups:
+        os.close(descriptor)
 
 
 async def test_a_watcher_that_is_killed_ends_its_command_and_not_the_session(
