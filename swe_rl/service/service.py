@@ -93,16 +93,15 @@ class Service:
         self._reaper = asyncio.create_task(self._reap_forever())
 
     async def close(self) -> None:
-        """Ends everything that lives."""
-        if self._reaper is not None:
-            self._reaper.cancel()
-            await asyncio.wait({self._reaper})
-        await self.sessions.close_all()
-        await self.pool.close()
-        await self.snapshots.clear()
-        await self.backend.close()
-        await self.journal.close()
-        await asyncio.to_thread(self._scratch.close)
+        """Ends everything that lives, each part whatever those before it raise."""
+        async with contextlib.AsyncExitStack() as parts:
+            parts.push_async_callback(asyncio.to_thread, self._scratch.close)
+            for end in (self.journal.close, self.backend.close, self.snapshots.clear, self.pool.close):
+                parts.push_async_callback(end)  # the last one first
+            parts.push_async_callback(self.sessions.close_all)
+            if self._reaper is not None:
+                self._reaper.cancel()
+                await asyncio.wait({self._reaper})
 
     def begin_drain(self) -> None:
         """From now on no session begins; those that live go on until `close`."""

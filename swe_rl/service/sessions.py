@@ -61,7 +61,8 @@ class Sessions:
         self._ended: OrderedDict[str, str] = OrderedDict()
         self._num_pending: Counter[str] = Counter()
         self._probes: dict[str, asyncio.Task[None]] = {}
-        self._emptied = asyncio.Event()
+        self._emptied, self._settled = asyncio.Event(), asyncio.Event()
+        self._settled.set()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -114,9 +115,9 @@ class Sessions:
             except BaseException:
                 await asyncio.shield(self._abandon(making))
                 raise
-        if self.is_draining:
-            await asyncio.gather(*(self.close(session.session_id, "drained") for session in sessions))
-            raise _draining()
+            if self.is_draining:
+                await asyncio.gather(*(self.close(session.session_id, "drained") for session in sessions))
+                raise _draining()
         return sessions
 
     async def close(self, session_id: str, reason: str = "closed") -> None:
@@ -146,10 +147,11 @@ class Sessions:
         return not self._live
 
     async def close_all(self) -> None:
-        """Takes no more sessions and ends all that live."""
+        """Takes no more sessions and ends all that live, also those that are just being made."""
         self.is_draining = True
         ends = [self.close(session_id, "drained") for session_id in list(self._live)]
         await asyncio.gather(*ends, *self._closing.values(), *self._probes.values(), return_exceptions=True)
+        await self._settled.wait()  # `open` ends those itself
 
     @contextmanager
     def _room(self, quota: Token, count: int) -> Iterator[None]:
@@ -171,10 +173,13 @@ class Sessions:
                 "try again later"
             )
         self._num_pending[quota.name] += count
+        self._settled.clear()
         try:
             yield
         finally:
             self._num_pending[quota.name] -= count
+            if not self._num_pending.total():
+                self._settled.set()
 
     async def _open_one(self, blueprint: Blueprint, terms: Terms) -> Session:
         sandbox, source = await self._pool.take(blueprint)

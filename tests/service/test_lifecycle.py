@@ -1,6 +1,7 @@
 """Idempotency, quotas, ends with reasons, room on disk, and races."""
 
 import asyncio
+import sqlite3
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from swe_rl.errors import (
     ConfigError,
     RateLimitError,
     SandboxError,
+    SandboxUnavailableError,
     SessionNotFoundError,
     TaskError,
 )
@@ -192,3 +194,34 @@ async def test_a_grading_whose_session_ends_is_told_how_it_ended(live, until) ->
         answer = await grading
     assert (answer.status_code, answer.json()["error"]) == (404, SessionNotFoundError.__name__)
     assert "closed" in answer.json()["message"]
+
+
+async def test_the_end_waits_for_a_session_that_is_just_being_made_and_ends_it(live) -> None:
+    creating = asyncio.create_task(live.client.create_session("clamp"))
+    while not live.service.sessions._num_pending.total():  # noqa: ASYNC110  (nothing tells of it)
+        await asyncio.sleep(0)
+    await live.service.sessions.close_all()
+    assert (len(live.service.sessions), live.service.sessions._num_pending.total()) == (0, 0)
+    [home] = live.scratch.glob("bubblewrap-*")
+    assert list((home / "sessions").iterdir()) == []
+    with pytest.raises(SandboxUnavailableError, match="shutting down"):
+        await creating
+
+
+async def test_a_backend_that_cannot_end_keeps_neither_the_journal_nor_the_scratch_directory(start, tmp_path) -> None:
+    live = await start(options=ServiceOptions(journal_url=f"sqlite:///{tmp_path}/journal.sqlite"))
+    await live.client.create_session("clamp")
+    backend = live.service.backend
+
+    class Failing:
+        async def close(self) -> None:
+            await backend.close()
+            raise SandboxUnavailableError("the engine is away")
+
+    live.service.backend = Failing()
+    with pytest.raises(SandboxUnavailableError):
+        await live.service.close()
+    live.service.backend = backend
+    with sqlite3.connect(tmp_path / "journal.sqlite") as journal:
+        assert journal.execute("select reason from service_sessions").fetchall() == [("drained",)]
+    assert list(live.scratch.iterdir()) == []
