@@ -97,10 +97,12 @@ class BubblewrapBackend:
         if self._is_closed:
             return
         self._is_closed = True
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes.values())))
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._release)
-        self._joiner.close()
-        self._executor.shutdown(wait=False)
+        try:
+            await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes.values())))
+        finally:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._release)
+            self._joiner.close()
+            self._executor.shutdown(wait=False)
 
     async def reconcile(self) -> int:
         """Directories with what is mounted there, and control groups with the processes inside."""
@@ -175,6 +177,8 @@ class BubblewrapBackend:
 
     def _prepare(self) -> None:
         with self._guard:
+            if self._is_closed:
+                raise SandboxError("bubblewrap: the backend is closed")
             if self._home is not None:
                 return
             bwrap = find_bwrap()

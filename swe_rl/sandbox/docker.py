@@ -98,10 +98,12 @@ class DockerBackend:
         return await self._engine.start(remove_abandoned, client)
 
     async def close(self) -> None:
-        await self._engine.close()
-        await asyncio.to_thread(self._joiner.close)
-        if self._scratch is not None:
-            await asyncio.to_thread(self._scratch.close)
+        try:
+            await self._engine.close()
+        finally:
+            await asyncio.to_thread(self._joiner.close)
+            if self._scratch is not None:
+                await asyncio.to_thread(self._scratch.close)
 
     async def _enter(
         self, live: LiveContainer, spec: SandboxSpec, archive: bytes | None
@@ -207,6 +209,7 @@ class DockerBackend:
                 LiveContainer(container).put(archive)
             container.start()
             container.reload()
+            self._engine.require_open()  # else nobody looks for what was made since then
         except BaseException:
             remove_container(container)
             raise

@@ -36,6 +36,7 @@ class Engine:
         self.owner = new_instance_id()
         self._executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="docker")
         self._client: docker.DockerClient | None = None
+        self._is_closed = False
 
     def start(self, function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         """Runs a blocking function in a thread; its failures become this project's errors."""
@@ -43,6 +44,7 @@ class Engine:
 
     def connect(self) -> docker.DockerClient:
         """Blocking. Raises SandboxUnavailableError where no engine answers."""
+        self.require_open()
         if self._client is None:
             try:
                 client = docker.from_env(timeout=API_TIMEOUT_S, max_pool_size=MAX_THREADS)
@@ -58,11 +60,18 @@ class Engine:
 
     async def close(self) -> None:
         """Removes every container of this owner."""
-        if self._client is not None:
-            await self.start(_remove_labelled, self._client, f"{OWNER_LABEL}={self.owner}")
-            self._client.close()
-            self._client = None
-        self._executor.shutdown(wait=False)
+        self._is_closed = True
+        client, self._client = self._client, None
+        try:
+            if client is not None:
+                await self.start(_remove_labelled, client, f"{OWNER_LABEL}={self.owner}")
+                client.close()
+        finally:
+            self._executor.shutdown(wait=False)
+
+    def require_open(self) -> None:
+        if self._is_closed:
+            raise SandboxError("docker: the backend is closed")
 
 
 def remove_container(container: Container) -> None:

@@ -147,6 +147,15 @@ async def test_a_source_that_is_missing_is_an_error_of_the_environment(opened: B
         await opened.create(SandboxSpec(tmp_path / "nowhere", "python"))
 
 
+async def test_a_creation_that_comes_after_the_end_makes_nothing(
+    opened: Backend, repository: Path, scratch: Path
+) -> None:
+    await opened.close()
+    with pytest.raises(SandboxError, match="closed"):  # as a thread does that was about to begin
+        opened._make(SandboxSpec(repository, "python"), None)  # type: ignore[attr-defined]
+    assert list(scratch.glob("*")) == []
+
+
 async def test_what_a_crashed_process_left_is_removed_by_the_next(
     opened: Backend, languages: dict[str, LanguageSpec], scratch: Path
 ) -> None:
