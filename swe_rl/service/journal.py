@@ -33,15 +33,19 @@ HEARTBEAT_S = 10.0
 DEAD_AFTER_S = 60.0
 MAX_WAITING = 100_000
 CLOSE_S = 10.0
+MAX_INSTANCE_ID = 128  # a host name of 64, and what makes it unique
 _METADATA = MetaData()
 INSTANCES = Table(
-    "service_instances", _METADATA, Column("instance_id", String(64), primary_key=True), Column("seen_at", Float)
+    "service_instances",
+    _METADATA,
+    Column("instance_id", String(MAX_INSTANCE_ID), primary_key=True),
+    Column("seen_at", Float),
 )
 SESSIONS = Table(
     "service_sessions",
     _METADATA,
     Column("session_id", String(64), primary_key=True),
-    Column("instance_id", String(64), index=True),
+    Column("instance_id", String(MAX_INSTANCE_ID), index=True),
     Column("owner", String(200)),
     Column("task_id", String(200)),
     Column("language", String(200)),

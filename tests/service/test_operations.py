@@ -15,7 +15,7 @@ import pytest
 from swe_rl.client import SandboxClient
 from swe_rl.errors import AuthError, ConfigError, SandboxError
 from swe_rl.sandbox.instance import new_instance_id
-from swe_rl.service.journal import Journal
+from swe_rl.service.journal import INSTANCES, SESSIONS, Journal
 from swe_rl.service.logs import SESSION_ID, JsonFormatter
 from swe_rl.service.metrics import ServiceMetrics
 from swe_rl.service.service import ServiceOptions
@@ -236,3 +236,10 @@ async def test_a_bare_patch_is_graded_without_a_session(live) -> None:
     async with SandboxClient(live.url, "t") as other:
         with pytest.raises(AuthError):
             await other.grade_patch("clamp", patch)
+
+
+def test_the_journal_has_room_for_an_instance_of_the_longest_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "h" * 64)
+    longest = len(new_instance_id()) + 10  # process ids and start times grow
+    for table in (INSTANCES, SESSIONS):
+        assert table.c.instance_id.type.length >= longest
