@@ -142,6 +142,8 @@ class DockerBackend:
         disk = await self._engine.start(open_disk_of, live.container, spec.limits.disk_mb)
         access = await await_access(self._engine.start(open_access, live.container, self._joiner, groups))
         if access is None:
+            if not await self._engine.start(live.is_running):  # which says nothing of other containers
+                raise SandboxError(f"container {live.name}: ended before it could be entered; try it again")
             self._is_direct = False
             return None
         sandbox = DirectSandbox(live, spec, environment, self._engine, self._joiner, access, disk, reopen)

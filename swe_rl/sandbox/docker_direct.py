@@ -174,7 +174,9 @@ class DirectSandbox(JoinedSandbox):
             finally:
                 os.close(root)
 
-        return await self._engine.start(call)
+        return await asyncio.shield(
+            self._engine.start(call)
+        )  # a caller that goes away mustn't keep `call` from closing
 
 
 def _remove_apart(root: Path) -> None:

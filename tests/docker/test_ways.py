@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from swe_rl.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableE
 from swe_rl.sandbox.base import Command, Limits, SandboxSpec  # noqa: E402
 from swe_rl.sandbox.docker import DockerBackend  # noqa: E402
 from swe_rl.sandbox.docker_access import comparable, groups_of  # noqa: E402
+from swe_rl.sandbox.docker_container import LiveContainer  # noqa: E402
 from swe_rl.sandbox.docker_direct import DirectSandbox  # noqa: E402
+from swe_rl.sandbox.docker_engine import MAX_THREADS  # noqa: E402
 from swe_rl.sandbox.docker_shell import ShellSandbox  # noqa: E402
 from swe_rl.sandbox.instance import is_dead  # noqa: E402
 from swe_rl.task.language import LanguageSpec, read_languages  # noqa: E402
@@ -159,6 +162,37 @@ async def test_a_removal_that_failed_is_tried_again(
         with pytest.raises(docker.errors.NotFound):
             engine.containers.get(sandbox.sandbox_id)
         await sandbox.close()
+
+
+async def test_a_caller_that_goes_away_before_its_thread_begins_keeps_no_descriptor(direct: DirectSandbox) -> None:
+    gate = threading.Event()
+    busy = [direct._engine.start(gate.wait, 60.0) for _ in range(MAX_THREADS)]
+    before = len(os.listdir("/proc/self/fd"))
+    reading = asyncio.create_task(direct.read_file("a.txt"))
+    await asyncio.sleep(0.05)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    gate.set()
+    await asyncio.gather(*busy)
+    assert await direct.read_file("a.txt") == b"a\n"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_container_that_ends_at_its_start_says_nothing_of_others(
+    languages: dict[str, LanguageSpec], tmp_path: Path, source: Path
+) -> None:
+    backend = await open_or_skip(languages, tmp_path / "scratch", is_direct=True)
+    spec = SandboxSpec(source, "python", LIMITS)
+    try:
+        if not isinstance(await backend.create(spec), DirectSandbox):
+            pytest.skip("containers can't be entered directly from here; the log says why")
+        container = await backend._engine.start(backend._make, spec, None)
+        await asyncio.to_thread(container.kill)
+        with pytest.raises(SandboxError, match="ended before it could be entered"):
+            await backend._open_direct(LiveContainer(container), spec, {}, b"")
+        assert backend._is_direct
+    finally:
+        await backend.close()
 
 
 async def test_labels_and_the_instance_are_on_the_container(
