@@ -138,7 +138,8 @@ def _methods(request: Request) -> list[str]:
 async def _answer_unknown(request: Request, error: Exception) -> JSONResponse:
     # The server logs the traceback itself; the caller learns the kind, never the details of the host.
     message = f"sandbox service: internal error: {type(error).__name__}"
-    return _answer(500, SandboxError.__name__, message, request.path_params.get("session_id"))
+    headers = {"X-Request-Id": REQUEST_ID.get()}  # this answer doesn't pass the gate, which gives it to all others
+    return _answer(500, SandboxError.__name__, message, request.path_params.get("session_id"), headers)
 
 
 def _answer(status: int, name: str, message: str, session_id: str | None, headers: Any = None) -> JSONResponse:

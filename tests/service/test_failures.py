@@ -127,6 +127,17 @@ async def test_a_service_that_is_not_there_is_unavailable() -> None:
             await client.exec("s", ExecRequest(argv=["true"]))
 
 
+async def test_an_error_that_nobody_foresaw_tells_its_kind_and_the_request_and_no_more(live) -> None:
+    live.service.leases = None
+    headers = {"Authorization": f"Bearer {TOKEN}", "X-Request-Id": "mine"}
+    async with httpx.AsyncClient(base_url=live.url, headers=headers) as http:
+        answer = await http.get("/v1/leases")
+    assert (answer.status_code, answer.headers["x-request-id"]) == (500, "mine")
+    body = ErrorBody.model_validate(answer.json())
+    assert (body.error, body.request_id) == ("SandboxError", "mine")
+    assert body.message == "sandbox service: internal error: AttributeError"
+
+
 async def test_a_time_out_within_a_call_keeps_its_own_words() -> None:
     with pytest.raises(SandboxTimeoutError, match="the engine didn't answer"):
         async with deadline(60.0, "a command"):
