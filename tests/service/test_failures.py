@@ -24,6 +24,7 @@ TOKEN = "the-service's-own-token"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(attempts, "PATIENCE_S", 0.0)
 
 
 class Losing(httpx.AsyncBaseTransport):
