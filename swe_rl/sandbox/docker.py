@@ -39,6 +39,7 @@ Runtime = Literal["runc", "runsc"]
 SPARE_PIDS = 8
 GVISOR_SPARE_PIDS = 1024  # gVisor's own threads on the host, of which each process inside needs several
 _PIDS_EACH = 8
+REFERENCE_TRIES = 5
 
 
 class DockerBackend:
@@ -129,8 +130,7 @@ class DockerBackend:
         reference = self._references.get(image)
         is_proved = reference is not None
         if reference is None:
-            _, output = await self._engine.start(live.execute, REFERENCE, AGENT)
-            reference = output.decode(errors="replace")
+            reference = await self._engine.start(_look_through_engine, live)
         groups = groups_of(reference)
 
         def reopen() -> Access:
@@ -239,6 +239,15 @@ class DockerBackend:
             _, workspaces = self._prepare()
             archive = docker_exec.template_archive(workspaces.template(spec.source))
         return docker_exec.with_home(archive)
+
+
+def _look_through_engine(live: LiveContainer) -> str:
+    """REFERENCE's output. A busy engine loses what a short exec has written now and then: then once more."""
+    for _ in range(REFERENCE_TRIES):
+        _, output = live.execute(REFERENCE, AGENT)
+        if output:
+            return output.decode(errors="replace")
+    raise SandboxError(f"container {live.name}: the engine gives no output of an exec; is it overloaded?")
 
 
 def _disown(creating: "asyncio.Future[Container]") -> None:

@@ -178,6 +178,33 @@ async def test_a_caller_that_goes_away_before_its_thread_begins_keeps_no_descrip
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+class Forgetful(LiveContainer):
+    """As seen through an engine that loses the output of the first exec."""
+
+    num_execs = 0
+
+    def execute(self, argv: tuple[str, ...], user: str, is_privileged: bool = False) -> tuple[int, bytes]:
+        self.num_execs += 1
+        code, output = super().execute(argv, user, is_privileged)
+        return code, b"" if self.num_execs == 1 else output
+
+
+async def test_an_output_that_the_engine_lost_is_asked_for_again(
+    languages: dict[str, LanguageSpec], tmp_path: Path, source: Path
+) -> None:
+    backend = await open_or_skip(languages, tmp_path / "scratch", is_direct=True)
+    spec = SandboxSpec(source, "python", LIMITS)
+    try:
+        container = await backend._engine.start(backend._make, spec, None)
+        archive = await backend._engine.start(backend._archive, spec)
+        made = await backend._open_direct(Forgetful(container), spec, {}, archive)
+        assert made is not None or not backend._is_direct  # where nothing can be entered directly, that is told apart
+        if made is not None:
+            await made.close()
+    finally:
+        await backend.close()
+
+
 async def test_a_container_that_ends_at_its_start_says_nothing_of_others(
     languages: dict[str, LanguageSpec], tmp_path: Path, source: Path
 ) -> None:
