@@ -149,11 +149,11 @@ def _look(pid: int, mark: str, scratch_dir: Path) -> Idle:
 
 
 def descriptors(pid: int) -> list[str]:
-    """The kind of each open one."""
+    """The kind of each open one; that of a sandbox that died while it waits in the pool is no other."""
     found = []
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
-            target = re.sub(r":\[\d+\]$", "", os.readlink(f"/proc/{pid}/fd/{name}"))
+            target = re.sub(r":\[\d+\]$| \(deleted\)$", "", os.readlink(f"/proc/{pid}/fd/{name}"))
             found.append(re.sub(r"[0-9a-f]{12,}", "*", target))
     return found
 

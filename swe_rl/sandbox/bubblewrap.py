@@ -35,7 +35,7 @@ from swe_rl.task.language import LanguageSpec
 
 MIN_FREE_BYTES = 256 * 1024 * 1024
 SPARE_PIDS = 8  # bwrap's and the shells' own, which share the group with the command's
-_NUM_THREADS = 4
+_NUM_THREADS = 16  # they copy files and wait for kills
 
 
 class BubblewrapBackend:
