@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from swe_rl.errors import TaskError
+from swe_rl.task.files import read_bytes
 from swe_rl.task.language import first_problem
 from swe_rl.task.spec import TaskSpec
 
@@ -40,12 +41,10 @@ _FILE = TypeAdapter(dict[str, Quarantined])
 def read_quarantine(root: Path) -> dict[str, Quarantined]:
     """By task id; empty without such a file. Raises TaskError for one that can't be read."""
     path = root / FILE_NAME
-    try:
-        return _FILE.validate_json(path.read_bytes())
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return {}
-    except OSError as error:
-        raise TaskError(f"{path}: can't be read: {error.strerror}") from error
+    try:
+        return _FILE.validate_json(read_bytes(root, FILE_NAME))
     except ValidationError as error:
         raise TaskError(f"{path}: {first_problem(error)}") from error
 

@@ -13,7 +13,6 @@ import hashlib
 import os
 import stat
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swe_rl.errors import TaskError
+from swe_rl.task.files import MAX_FILE_BYTES, read_bytes, read_text, require_directory, walk_files
 from swe_rl.task.language import first_problem
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -55,11 +55,7 @@ class TaskSpec:
     @cached_property
     def solution_patch(self) -> str:
         """Raises TaskError if the task has no readable solution."""
-        path = self.root / "solution" / "solution.patch"
-        try:
-            return path.read_bytes().decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TaskError(f"{path}: can't be read: {error}") from error
+        return read_text(self.root, "solution/solution.patch", MAX_FILE_BYTES)
 
     @cached_property
     def content_sha256(self) -> str:
@@ -79,7 +75,7 @@ class _Tests(_Section):
 
 
 class _Limits(_Section):
-    timeout_s: float | None = Field(default=None, gt=0)
+    timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory_mb: int | None = Field(default=None, gt=0)
 
 
@@ -96,18 +92,19 @@ def read_task(folder: Path) -> TaskSpec:
     """`folder` is <split>/<task_id>. Raises TaskError, one line with the file and the key."""
     path = folder / "task.toml"
     try:
-        parsed = _TaskFile.model_validate(tomllib.loads(_read_text(path)))
+        parsed = _TaskFile.model_validate(tomllib.loads(read_text(folder, "task.toml")))
     except tomllib.TOMLDecodeError as error:
         raise TaskError(f"{path}: isn't TOML: {error}") from error
     except ValidationError as error:
         raise TaskError(f"{path}: {first_problem(error)}") from error
+    except (ValueError, RecursionError) as error:  # what the TOML parser lets through: long numbers, nesting
+        raise TaskError(f"{path}: isn't TOML: {error}") from error
     if parsed.task_id != folder.name:
         raise TaskError(f"{path}: task_id: is {parsed.task_id!r}, but the folder is {folder.name!r}; make them equal")
     _check_ids(path, parsed.tests)
     for part in ("environment", "tests"):
-        if not (folder / part).is_dir():
-            raise TaskError(f"{folder / part}: no such folder; a task needs environment/ and tests/")
-    instruction = _read_text(folder / "instruction.md")
+        require_directory(folder / part)
+    instruction = read_text(folder, "instruction.md")
     if not instruction.strip():
         raise TaskError(f"{folder / 'instruction.md'}: is empty; the agent needs an instruction")
     return TaskSpec(
@@ -132,30 +129,19 @@ def hash_folder(root: Path) -> str:
     Raises TaskError for a nested .git, a special file, or a link that leaves the folder it is in.
     """
     digest = hashlib.sha256()
-    for name, path in sorted(_walk(root, "")):
+    for name, path in sorted(walk_files(root)):
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
             mode, data = "120000", os.fsencode(os.readlink(path))
             _check_link(root, name, path)
         elif stat.S_ISREG(status.st_mode):
-            mode, data = ("100755" if status.st_mode & 0o100 else "100644"), path.read_bytes()
+            mode, data = ("100755" if status.st_mode & 0o100 else "100644"), read_bytes(root, name)
         else:
             raise TaskError(f"{path}: is neither a file nor a link; remove it from the task")
         # Lengths and NUL-free modes make the concatenation unambiguous.
         encoded = os.fsencode(name)
         digest.update(b"%s %d %d\n" % (mode.encode(), len(encoded), len(data)) + encoded + data)
     return digest.hexdigest()
-
-
-def _walk(directory: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name == ".git":
-                raise TaskError(f"{entry.path}: a task may hold no .git; keep plain files only")
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(directory / entry.name, f"{prefix}{entry.name}/")
-            else:
-                yield prefix + entry.name, directory / entry.name
 
 
 def _check_link(root: Path, name: str, path: Path) -> None:
@@ -175,12 +161,3 @@ def _check_ids(path: Path, tests: _Tests) -> None:
         if test_id in seen:
             raise TaskError(f"{path}: tests: {test_id!r} is expected twice; list it once, in one of the two lists")
         seen.add(test_id)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise TaskError(f"{path}: can't be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{path}: isn't UTF-8: {error.reason} at byte {error.start}") from error

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from swe_rl.errors import TaskError
+from swe_rl.task.files import read_bytes
 from swe_rl.task.quarantine import Quarantined, split_quarantined
 from swe_rl.task.spec import NAME_PATTERN, TaskSpec, read_task
 
@@ -123,8 +124,8 @@ def _folders(directory: Path) -> list[os.DirEntry[str]]:
 
 def _read_manifest(path: Path) -> dict[str, str]:
     try:
-        frozen = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        frozen = json.loads(read_bytes(path.parent, path.name))
+    except (ValueError, RecursionError) as error:
         raise TaskError(f"{path}: can't be read as a manifest: {error}") from error
     if not isinstance(frozen, dict) or not all(isinstance(value, str) for value in frozen.values()):
         raise TaskError(f"{path}: isn't a manifest: want a JSON object of task id and hash")
