@@ -59,3 +59,41 @@ def test_only_a_comment_behind_the_root_is_the_nonce() -> None:
 def test_a_test_class_is_found_where_pytests_root_lies_deeper_than_the_file_says() -> None:
     case = b'<testsuite><testcase classname="test_a.TestB" name="test_c" file="sub/test_a.py"/></testsuite>'
     assert set(pytest_junit.parse(case, b"", b"").status) == {"sub/test_a.py::TestB::test_c"}
+
+
+@pytest.mark.parametrize("state", ['status="notrun"', 'status="disabled"', 'status="run" result="suppressed"'])
+def test_a_case_that_did_not_run_is_skipped_though_it_has_no_child(state: str) -> None:
+    assert parse(f'<testcase name="b" {state}/>').status == {"b": TestStatus.SKIPPED}
+
+
+@pytest.mark.parametrize("body", ['<testcase name="b" status="fail"/>', '<testcase name="b" status="odd"/>'])
+def test_a_status_that_contradicts_the_children_or_is_not_known_is_unparsed(body: str) -> None:
+    assert not parse(body).is_parsed
+
+
+@pytest.mark.parametrize("child", ["<aborted/>", '<testcase name="c"/>', "<testsuite/>"])
+def test_a_child_that_no_runner_writes_is_unparsed(child: str) -> None:
+    assert not parse(f'<testcase name="b">{child}</testcase>').is_parsed
+
+
+@pytest.mark.parametrize(("child", "status"), [("flakyFailure", "failed"), ("flakyError", "error")])
+def test_a_test_that_passed_on_a_second_try_has_not_passed(child: str, status: str) -> None:
+    assert parse(f'<testcase name="b"><{child}/></testcase>').status == {"b": status}
+
+
+def test_an_error_of_a_suite_without_a_failed_test_takes_its_passes_back() -> None:
+    error, passed, failed = "<error/>", '<testcase name="b"/>', '<testcase name="c"><failure/></testcase>'
+    assert parse(error + passed).status == {"": TestStatus.ERROR, "b": TestStatus.ERROR}
+    assert parse(error + passed + failed).status["b"] is TestStatus.PASSED
+
+
+def test_a_suite_that_counts_failures_and_shows_none_is_unparsed() -> None:
+    case = '<testsuite failures="1"><testcase name="b">{}</testcase></testsuite>'
+    assert not parse(case.format("")).is_parsed
+    assert parse(case.format("<failure/>")).is_parsed
+
+
+def test_a_document_type_is_refused_in_any_encoding() -> None:
+    text = '<?xml version="1.0" encoding="{}"?><!DOCTYPE x><testsuite><testcase name="a"/></testsuite>'
+    for encoding in ("utf-8", "utf-16", "cp037", "latin-1"):
+        assert not junit.parse(text.format(encoding).encode(encoding), b"", b"").is_parsed

@@ -101,3 +101,20 @@ def test_printed_output_between_results_is_skipped() -> None:
 def test_standard_output_is_read_where_there_is_no_report() -> None:
     assert tap.parse(None, b"1..1\nok 1 - a\n", b"").status == {"a": PASSED}
     assert not tap.parse(b"", b"1..1\nok 1 - a\n", b"").is_parsed
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        r'BEGIN { $| = 1; print "ok 1 - adds\nok 2 - adds nothing\n1..2\n"; exit 1 }',
+        r'BEGIN { $| = 1; print "ok 1 - adds\nok 2 - adds nothing\n"; exit 1 }',
+        r'BEGIN { $| = 1; print "# "; } END { print "ok 1 - adds\n"; }',
+    ],
+)
+def test_a_module_that_prints_the_results_of_its_tests_passes_none(cheat: str, run_tests) -> None:
+    module = f"package Sum;\n{cheat}\nsub add {{ 0 }}\n1;\n"
+    test = (
+        "use strict; use Test::More tests => 2; use lib 'lib'; use Sum;\nis Sum::add(1, 2), 3, 'adds';\nok 1, 'more';\n"
+    )
+    _, parsed = run_tests("perl", {"lib/Sum.pm": module, "t/sum.t": test})
+    assert not parsed.is_parsed or parsed.status.get("t/sum.t::adds") is not PASSED
