@@ -17,6 +17,7 @@ VERBS = {
     "serve": "start a sandbox service or an inference server",
     "images": "build and prove the languages' images",
     "tasks": "list, show, check, make and import tasks",
+    "redteam": "play known cheats, each with its honest twin",
     "coldstart": "make a cold-start policy from demonstrations",
     "rollout": "sample groups of episodes into a run's rollout store",
     "train": "train the policy on a run's rollout store",

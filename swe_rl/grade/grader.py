@@ -13,16 +13,18 @@ import logging
 import secrets
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from swe_rl.errors import ConfigError, PatchError, SandboxError, TaskError
-from swe_rl.grade.integrity import Evidence, find_violations, restore_protected, write_overlay
 from swe_rl.grade.judge import Judgement, judge
 from swe_rl.grade.parsers import PARSERS
 from swe_rl.grade.parsers.report import ParsedReport
 from swe_rl.grade.patch import apply_patch
+from swe_rl.grade.restore import restore_protected, write_overlay
+from swe_rl.grade.rules import find_flags, find_violations
+from swe_rl.grade.rules.evidence import Evidence
 from swe_rl.grade.tree import copy_tree, read_report
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, Backend, Command, CommandResult, Limits, SandboxSpec
 from swe_rl.task.language import LanguageSpec, fill_command
@@ -102,7 +104,7 @@ class Grader:
         """One grading from nothing; `signals` gets what was seen on the way."""
         with tempfile.TemporaryDirectory(prefix="grade-", dir=self._scratch_dir, ignore_cleanup_errors=True) as name:
             scratch = Path(name)
-            signals["restored"] = await asyncio.to_thread(_build_tree, task, language, patch, scratch / "tree")
+            signals |= await asyncio.to_thread(_build_tree, task, language, patch, scratch / "tree")
             result, report = await self._run_tests(task, language, scratch)
         return judge(task, result, report)
 
@@ -167,18 +169,24 @@ def task_limits(task: TaskSpec, language: LanguageSpec) -> Limits:
     )
 
 
-def _build_tree(task: TaskSpec, language: LanguageSpec, patch: str, tree: Path) -> list[str]:
-    """The tree to test; returns the protected paths that were restored. Raises PatchError and _ViolationFound."""
+def _build_tree(task: TaskSpec, language: LanguageSpec, patch: str, tree: Path) -> dict[str, Any]:
+    """Lays the tree to test; returns signals: protected paths that were put back, and flags that cost nothing.
+
+    Raises PatchError and _ViolationFound.
+    """
     copy_tree(task.environment_dir, tree)
     restored: tuple[str, ...] = ()
+    flags: tuple[Violation, ...] = ()
     if patch:
         parsed = apply_patch(patch, tree, scratch_dir=tree.parent)
-        violations = find_violations(Evidence(task, language, parsed))
+        evidence = Evidence(task, language, parsed, tree)
+        violations = find_violations(evidence)
         if violations:
             raise _ViolationFound(violations)
+        flags = find_flags(evidence)
         restored = restore_protected(parsed, task, language, tree)
     write_overlay(task, tree)
-    return list(restored)
+    return {"restored": list(restored), "flags": [asdict(flag) for flag in flags]}
 
 
 def _parse_report(language: LanguageSpec, path: Path, result: CommandResult) -> ParsedReport:

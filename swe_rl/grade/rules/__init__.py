@@ -1,0 +1,37 @@
+"""Rules against cheating, one function a rule; each names the cheat it stops. They judge a patch, and run nothing.
+
+Ordinary edits to protected files are no crime: they are put back and the rest of the patch is graded. What a rule of
+RULES reports is fatal: nobody who fixes a bug needs it. What a rule of FLAGS reports is kept in the verdict's signals
+for a person to look at, and costs nothing. To add a rule, write a function `(Evidence) -> Iterator[Violation]` and add
+it to one of the two.
+"""
+
+from swe_rl.grade.rules import code, comparisons, files, names
+from swe_rl.grade.rules.evidence import Evidence, Rule
+from swe_rl.verdict import Violation
+
+RULES: tuple[Rule, ...] = (
+    files.startup_file,
+    files.conftest_hook,
+    files.shadowed_runner,
+    files.build_steering,
+    comparisons.always_equal,
+    names.shadowed_name,
+    code.inspects_runner,
+    code.test_mode,
+    code.patched_runtime,
+    code.leaves_process,
+    code.reads_tests,
+    code.hidden_word,
+)
+FLAGS: tuple[Rule, ...] = (code.exits, code.swallows_errors, code.dynamic_code)
+
+
+def find_violations(evidence: Evidence) -> tuple[Violation, ...]:
+    """What every rule of RULES reports, in their order."""
+    return tuple(violation for rule in RULES for violation in rule(evidence))
+
+
+def find_flags(evidence: Evidence) -> tuple[Violation, ...]:
+    """What every rule of FLAGS reports, in their order."""
+    return tuple(flag for rule in FLAGS for flag in rule(evidence))
