@@ -17,8 +17,8 @@ DOCKERFILE = "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN echo %s > /word\nUSER 1000
 
 
 @pytest.fixture
-def language(tmp_path: Path) -> Iterator[LanguageSpec]:
-    """A language with an image of its own, which is removed in the end."""
+def language(tmp_path: Path, builder: Builder) -> Iterator[LanguageSpec]:
+    """A language with an image of its own, which is removed in the end; there's an engine, since there's a builder."""
     name = f"swe-rl/test-{uuid4().hex[:8]}"
     for folder, text in (("toy", DOCKERFILE % "one"), ("base", "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\n")):
         (tmp_path / folder).mkdir()

@@ -86,7 +86,7 @@ echo 1..2
         ("sandbox.toml", "one::adds nothing", "one::absent", "failing repository: unresolved"),
         ("sandbox.toml", 'leave = "0)); exit 0; echo $((0"', 'leave = "$1 + 0 + $2"', "left early: resolved"),
         ("hello/tests/one", "not ok", "ok", "visible tests ended with 0, expected 1"),
-        ("hello/tests/one", "1..2", "1..3", "mended repository's visible tests ended with 1"),
+        ("hello/tests/one", "1..2", "1..3", "failing repository: unresolved (fail_to_pass, pass_to_pass: 0/1, 0/1)"),
     ],
 )
 async def test_what_is_wrong_with_a_language_is_said(
