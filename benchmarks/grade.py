@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from served import ROOT, TOKEN, ServedProcess, run, write_python_tasks
+from swe_rl.grade.integrity import write_overlay
 
 from swe_rl.client import SandboxClient
 from swe_rl.errors import SandboxError, SweRlError
 from swe_rl.grade.grader import Grader, task_limits
-from swe_rl.grade.integrity import write_overlay
 from swe_rl.grade.patch import apply_patch, make_patch
 from swe_rl.grade.tree import copy_tree
 from swe_rl.images.check import hello_source, write_task

@@ -48,6 +48,9 @@ class SandboxConfig(Section):
     tasks: list[Path] = Field(default_factory=list, description="folders <split>/<task_id>; synth's is added by itself")
     max_sessions: int = Field(default=256, ge=1)
     grade_concurrency: int = Field(default=4, ge=1)
+    grade_level: Literal["standard", "strict"] = Field(
+        default="standard", description="strict: two runs in random order, and the tests' variants, see docs/tasks.md"
+    )
     exec_timeout_s: float = Field(default=10.0, gt=0)
     session_ttl_s: float = Field(default=900.0, gt=0)
 

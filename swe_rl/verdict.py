@@ -2,11 +2,12 @@
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from swe_rl.errors import TrajectoryError
 
-GRADER_VERSION = "1"
+GRADER_VERSION = "2"
+Level = Literal["standard", "strict"]  # how much is run before a patch counts as a solution
 
 
 class Outcome(StrEnum):

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from swe_rl.verdict import Level
+
 MAX_OUTPUT_BYTES = 64 * 1024
 MAX_FORKS = 256
 Stream = Literal["stdout", "stderr"]
@@ -215,6 +217,7 @@ class GradePatch(Body):
 
     task_id: str = Field(max_length=200)
     patch: str
+    level: Level | None = Field(default=None, description="how much is run; null: the service's own level")
 
 
 class VerdictBody(Body):

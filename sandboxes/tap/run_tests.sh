@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run each test file of a repository by a recipe and gather what they say in the Test Anything Protocol.
-#     run_tests.sh DIRECTORY NAME RECIPE [REPORT NONCE_FILE]
-# NAME is a pattern for find. RECIPE is run by sh once a file, in the repository: $TEST is the file, $TAP_FILE where its
+#     run_tests.sh DIRECTORY NAME RECIPE [REPORT NONCE_FILE [TEST_FILE ...]]
+# NAME is a pattern for find, which isn't asked where files are given. RECIPE is run by sh once a file, in the repository: $TEST is the file, $TAP_FILE where its
 # TAP goes, $BUILD a directory that stays from file to file, $RUNNER this folder. A file passes if its recipe ends with 0
 # and its plan counts its tests, none of them "not ok". With a report: one subtest a file, closed by a plan and a comment
 # with the nonce, whose file is removed before anything of the repository runs. Without: failures and a summary.
@@ -31,7 +31,12 @@ judge() {
   ' "$1"
 }
 
-find "$directory" -name "$name" -type f 2> "$scratch/missing" | LC_ALL=C sort > "$scratch/files"
+if [ $# -gt 5 ]; then
+  shift 5
+  printf '%s\n' "$@" > "$scratch/files"
+else
+  find "$directory" -name "$name" -type f 2> "$scratch/missing" | LC_ALL=C sort > "$scratch/files"
+fi
 while IFS= read -r TEST; do
   export TEST
   num_files=$((num_files + 1))

@@ -70,6 +70,7 @@ def sandbox_service(config: Config, tasks: Sequence[Path], log_dir: Path) -> Ite
     arguments = ["serve", "sandbox", "--backend", config.sandbox.backend]
     arguments += ["--max-sessions", str(config.sandbox.max_sessions)]
     arguments += ["--grade-concurrency", str(config.sandbox.grade_concurrency)]
+    arguments += ["--grade-level", config.sandbox.grade_level]
     for folder in tasks:
         arguments += ["--tasks", str(folder)]
     child = Child("sandbox service", arguments, log_dir / "sandbox.log", stdout=subprocess.PIPE)

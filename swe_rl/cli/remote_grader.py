@@ -11,7 +11,7 @@ from swe_rl.client import SandboxClient
 from swe_rl.errors import SandboxError, TaskError
 from swe_rl.grade.judge import Judgement
 from swe_rl.task.spec import TaskSpec
-from swe_rl.verdict import Outcome, Verdict
+from swe_rl.verdict import Level, Outcome, Verdict
 
 _NAME = "swe-rl-check.txt"
 NO_CHANGE = (
@@ -22,8 +22,9 @@ NO_CHANGE = (
 class RemoteGrader:
     """At most `concurrency` gradings at once."""
 
-    def __init__(self, client: SandboxClient, concurrency: int) -> None:
+    def __init__(self, client: SandboxClient, concurrency: int, level: Level | None = None) -> None:
         self._client = client
+        self._level = level
         self._slots = asyncio.Semaphore(concurrency)
 
     async def compare(self, tasks: Sequence[TaskSpec]) -> None:
@@ -35,9 +36,9 @@ class RemoteGrader:
                 what = "isn't there" if found is None else f"has the hash {found[:12]}, here {task.content_sha256[:12]}"
                 raise TaskError(f"task {task.task_id!r}: at the service it {what}; serve the same folder of tasks")
 
-    async def grade(self, task: TaskSpec, patch: str) -> Verdict:
+    async def grade(self, task: TaskSpec, patch: str, level: Level | None = None) -> Verdict:
         async with self._slots:
-            return await self._client.grade_patch(task.task_id, patch)
+            return await self._client.grade_patch(task.task_id, patch, level or self._level)
 
     async def run_base(self, task: TaskSpec) -> Judgement:
         """Raises SandboxError for an environment fault."""

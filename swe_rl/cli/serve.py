@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sandbox.add_argument("--scratch-dir", type=Path, metavar="DIR", help="default: below /dev/shm, else the temporary")
     _add_bounds(sandbox)
     sandbox.add_argument(
+        "--grade-level", choices=("standard", "strict"), default="standard", help="strict: more runs a patch"
+    )
+    sandbox.add_argument(
         "--tokens", type=Path, metavar="FILE", help=f"TOML of tokens with quotas (default: the one in {TOKEN_VARIABLE})"
     )
     sandbox.add_argument(
@@ -79,6 +82,7 @@ async def _serve_sandbox(args: argparse.Namespace) -> int:
     scratch_dir = args.scratch_dir or default_scratch_dir()
     options = ServiceOptions(
         max_commands=args.max_commands,
+        grade_level=args.grade_level,
         pool_size=args.pool_size,
         min_free_mb=args.min_free_mb,
         journal_url=args.journal if args.journal is not None else os.environ.get(JOURNAL_VARIABLE, ""),

@@ -26,6 +26,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--scan", action="store_true", help="read each image for solutions, too: seconds to a minute each"
     )
+    verb.add_argument("--level", choices=("standard", "strict"), help="of grading (default: the grader's own)")
     verb.add_argument("--concurrency", type=int, default=2, metavar="N", help="gradings at once (default: 2)")
     verb.add_argument("--strict", action="store_true", help="a task that can't be checked on this machine fails, too")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -53,7 +54,7 @@ async def _check_all(args: argparse.Namespace, tasks: "list[TaskSpec]") -> dict[
     from swe_rl.client import SandboxClient
 
     async with SandboxClient(args.url) as client:
-        grader = RemoteGrader(client, args.concurrency)
+        grader = RemoteGrader(client, args.concurrency, args.level)
         await grader.compare(tasks)
         return await _check_with(args, tasks, languages, grader, needs_host_tools=False)
 
@@ -70,7 +71,7 @@ async def _check_here(
     with tempfile.TemporaryDirectory(prefix="check-", dir=scratch, ignore_cleanup_errors=True) as name:
         backend = await open_backend(args.backend, languages, Path(name))
         try:
-            grader = Grader(backend, languages, args.concurrency, Path(name))
+            grader = Grader(backend, languages, args.concurrency, Path(name), args.level or "standard")
             is_bubblewrap = backend.name == "bubblewrap"
             exposure = Exposure(backend, languages, Path(name), args.concurrency)
             if args.scan:

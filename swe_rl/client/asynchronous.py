@@ -11,7 +11,7 @@ from swe_rl.client.attempts import LIMITS, Attempts, Endpoint, is_good, read_ans
 from swe_rl.client.calls import Call, Output
 from swe_rl.connections import SpreadTransport
 from swe_rl.errors import SandboxUnavailableError
-from swe_rl.verdict import Verdict
+from swe_rl.verdict import Level, Verdict
 from swe_rl.wire import (
     CreateSnapshot,
     ExecRequest,
@@ -193,9 +193,9 @@ class SandboxClient:
         """The session's verdict; the service keeps it, so a repeated call gives the same one."""
         return await self._do(calls.grade(session_id))
 
-    async def grade_patch(self, task_id: str, patch: str) -> Verdict:
-        """The verdict on a patch that no session made."""
-        return await self._do(calls.grade_patch(task_id, patch))
+    async def grade_patch(self, task_id: str, patch: str, level: Level | None = None) -> Verdict:
+        """The verdict on a patch that no session made; `level`: instead of the service's own."""
+        return await self._do(calls.grade_patch(task_id, patch, level))
 
     async def mcp_access(self, session_id: str) -> McpAccess:
         """What an outside agent needs for the tools of this session."""

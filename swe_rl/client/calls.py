@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, TypeAdapter
 
-from swe_rl.verdict import Verdict
+from swe_rl.verdict import Level, Verdict
 from swe_rl.wire import (
     CreateLease,
     CreateSession,
@@ -239,8 +239,8 @@ def grade(session_id: str) -> Call[Verdict]:
     return Call("POST", f"{_session(session_id)}/grade", _verdict, timeout_s=GRADE_TIMEOUT_S)
 
 
-def grade_patch(task_id: str, patch: str) -> Call[Verdict]:
-    body = _json(GradePatch(task_id=task_id, patch=patch))
+def grade_patch(task_id: str, patch: str, level: Level | None) -> Call[Verdict]:
+    body = _json(GradePatch(task_id=task_id, patch=patch, level=level))
     return Call("POST", "/v1/grades", _verdict, content=body, timeout_s=GRADE_TIMEOUT_S)
 
 

@@ -16,7 +16,7 @@ from swe_rl.grade.exposure import Exposure
 from swe_rl.grade.judge import Judgement
 from swe_rl.task.language import LanguageSpec
 from swe_rl.task.spec import TaskSpec
-from swe_rl.verdict import Outcome, TestCounts, Verdict
+from swe_rl.verdict import Level, Outcome, TestCounts, Verdict
 
 NUM_RUNS = 2
 _REPEATED_SIGNALS = ("exit_code", "signal", "is_parsed", "num_reported", "is_agreed")
@@ -25,7 +25,7 @@ _REPEATED_SIGNALS = ("exit_code", "signal", "is_parsed", "num_reported", "is_agr
 class PatchGrader(Protocol):
     """What a check needs: a `Grader` here, or a service's."""
 
-    async def grade(self, task: TaskSpec, patch: str) -> Verdict: ...
+    async def grade(self, task: TaskSpec, patch: str, level: Level | None = None) -> Verdict: ...
 
     async def run_base(self, task: TaskSpec) -> Judgement: ...
 
@@ -125,7 +125,7 @@ async def check_task(task: TaskSpec, grader: PatchGrader, num_runs: int = NUM_RU
 
 
 async def _see_solution(task: TaskSpec, grader: PatchGrader) -> _Seen:
-    verdict = await grader.grade(task, task.solution_patch)
+    verdict = await grader.grade(task, task.solution_patch, "strict" if task.has_variants else None)
     if verdict.outcome is Outcome.ENVIRONMENT_ERROR:
         raise SandboxError(str(verdict.signals.get("fault", "unknown fault")))
     facts = _facts(verdict.outcome, verdict.fail_to_pass, verdict.pass_to_pass, verdict.signals)

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from swe_rl.errors import SandboxError
-from swe_rl.grade.grader import task_limits
 from swe_rl.grade.history import find_history
 from swe_rl.grade.leaks import EVERYWHERE, SCAN_LIMITS, SESSION_PLACES, find_lines, find_stores, telling_lines
+from swe_rl.grade.run import task_limits
 from swe_rl.sandbox.base import Backend, SandboxSpec
 from swe_rl.task.language import LanguageSpec
 from swe_rl.task.spec import TaskSpec

@@ -26,15 +26,18 @@ def restore_protected(patch: ParsedPatch, task: TaskSpec, language: LanguageSpec
     return touched
 
 
-def write_overlay(task: TaskSpec, directory: Path) -> None:
-    """Writes the hidden tests over the tree; a file, link or directory that is in their way goes."""
-    for source in sorted(task.tests_dir.rglob("*")):
+def write_overlay(source_dir: Path, directory: Path) -> list[str]:
+    """Writes hidden files over the tree and returns their paths; a file, link or directory in their way goes."""
+    written = []
+    for source in sorted(source_dir.rglob("*")):
         if source.is_dir():
             continue
-        path = source.relative_to(task.tests_dir).as_posix()
+        path = source.relative_to(source_dir).as_posix()
         _clear_way(directory, path)
         shutil.copyfile(source, directory / path)
         (directory / path).chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
+        written.append(path)
+    return written
 
 
 def _clear_way(directory: Path, path: str) -> None:

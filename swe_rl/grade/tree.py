@@ -40,10 +40,15 @@ def copy_tree(source: Path, target: Path) -> None:
 def read_report(directory: Path, name: str, limit_bytes: int = MAX_REPORT_BYTES) -> tuple[bytes | None, str]:
     """The report's bytes, or None and the reason; the run may have put anything at `name`.
 
-    A link isn't followed, a pipe doesn't block, and a file beyond the limit isn't read.
+    A link isn't followed, at `directory` itself neither; a pipe doesn't block, and a file beyond the limit isn't read.
     """
     try:
-        descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        above = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(name, flags, dir_fd=above)
+        finally:
+            os.close(above)
     except FileNotFoundError:
         return None, "no report file"
     except OSError as error:

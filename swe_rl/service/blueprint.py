@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from swe_rl.errors import ConfigError, TaskError
-from swe_rl.grade.grader import task_limits
+from swe_rl.grade.run import task_limits
 from swe_rl.sandbox.base import FileEntry, Limits, SandboxSpec
 from swe_rl.sandbox.tree import read_tree
 from swe_rl.sandbox.workspace import content_hash

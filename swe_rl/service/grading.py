@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from swe_rl.errors import PatchError, PathError, SandboxError
-from swe_rl.grade.grader import Grader, task_limits
+from swe_rl.grade.grader import Grader
 from swe_rl.grade.patch import make_patch
+from swe_rl.grade.run import task_limits
 from swe_rl.sandbox.base import RUNNER_DIR, Command, CommandResult
 from swe_rl.service.blueprint import require_task
 from swe_rl.service.journal import Journal
@@ -18,7 +19,7 @@ from swe_rl.service.session import Session
 from swe_rl.task.language import LanguageSpec, fill_command
 from swe_rl.task.spec import TaskSpec
 from swe_rl.task.taskset import TaskSet
-from swe_rl.verdict import Outcome, TestCounts, Verdict
+from swe_rl.verdict import Level, Outcome, TestCounts, Verdict
 
 
 class Gradings:
@@ -73,9 +74,9 @@ class Gradings:
                 raise
             raise SandboxError(f"session {session.session_id}: ended while it was graded") from None
 
-    async def grade_patch(self, task_id: str, patch: str, owner: str) -> Verdict:
+    async def grade_patch(self, task_id: str, patch: str, owner: str, level: Level | None = None) -> Verdict:
         """Grades a patch that no session made. Raises TaskError for an unknown task."""
-        verdict = _without_words(await self._grader.grade(self._tasks.get(task_id), patch))
+        verdict = _without_words(await self._grader.grade(self._tasks.get(task_id), patch, level))
         self._note(verdict, None, owner, task_id)
         return verdict
 

@@ -28,6 +28,7 @@ from swe_rl.service.snapshots import Snapshot, Snapshots
 from swe_rl.service.tokens import Caller, Tokens
 from swe_rl.task.language import LanguageSpec
 from swe_rl.task.taskset import TaskSet
+from swe_rl.verdict import Level
 from swe_rl.wire import CreateSession, Fork
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class ServiceOptions:
     max_sessions: int = 256
     max_commands: int = 512
     grade_concurrency: int = 4
+    grade_level: Level = "standard"
     scratch_dir: Path | None = None
     pool_size: int = 0
     min_free_mb: int = 512
@@ -67,7 +69,7 @@ class Service:
         self._scratch = ScratchDir(scratch_dir, "service")
         grading_dir, empty_dir = self._scratch.path / "grading", self._scratch.path / "empty"
         self._directories = (grading_dir, empty_dir, self._scratch.path / "snapshots")
-        grader = Grader(backend, dict(languages), options.grade_concurrency, grading_dir)
+        grader = Grader(backend, dict(languages), options.grade_concurrency, grading_dir, options.grade_level)
         self.journal = Journal(options.journal_url, backend.instance_id or uuid4().hex, self.metrics)
         self.pool = Pool(backend, self.metrics, options.pool_size)
         self.blueprints = Blueprints(tasks, languages, empty_dir)

@@ -18,6 +18,7 @@ from typing import Any, Literal, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swe_rl.errors import ConfigError
+from swe_rl.task.canary import CanarySpec, CanaryTable
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class HelloSpec:
 @dataclass(frozen=True)
 class LanguageSpec:
     """One language. Globs match a whole path relative to the repository's root: `*` stays within one name, `**/`
-    stands for any number of directories (none included), a trailing `/**` for everything below."""
+    stands for any number of directories (none included), a trailing `/**` for everything below. `takes_files`: test
+    files that are added to the test command are run, in that order, instead of those that it finds itself.
+    """
 
     language: str
     root: Path
@@ -57,6 +60,8 @@ class LanguageSpec:
     requires: tuple[str, ...] = ()
     image: dict[str, Any] = field(default_factory=dict)
     hello: HelloSpec | None = None
+    canary: CanarySpec | None = None
+    takes_files: bool = False
 
     @property
     def runner_dir(self) -> Path | None:
@@ -70,6 +75,14 @@ class LanguageSpec:
     def missing_tools(self) -> tuple[str, ...]:
         """Which of `requires` this machine lacks: matters where the host's own toolchain runs the tests."""
         return tuple(tool for tool in self.requires if shutil.which(tool) is None)
+
+    @cached_property
+    def _test_files(self) -> re.Pattern[str]:
+        return compile_globs(self.canary.files if self.canary else ())
+
+    def is_test_file(self, path: str) -> bool:
+        """True for a file that the test command runs tests of, as `[canary]` has it."""
+        return self._test_files.fullmatch(path) is not None
 
     @cached_property
     def _protected(self) -> re.Pattern[str]:
@@ -88,6 +101,7 @@ class _Test(_Section):
     command: list[str] = Field(min_length=1)
     visible_command: list[str] = Field(min_length=1)
     report_format: str = Field(min_length=1)
+    takes_files: bool = False
 
 
 class _Limits(_Section):
@@ -123,6 +137,7 @@ class _SandboxFile(_Section):
     requires: list[str] = Field(default_factory=list)
     image: _Image = Field(default_factory=_Image)
     hello: _Hello | None = None
+    canary: CanaryTable | None = None
 
 
 def read_language(folder: Path) -> LanguageSpec:
@@ -159,6 +174,8 @@ def read_language(folder: Path) -> LanguageSpec:
         requires=tuple(parsed.requires),
         image=parsed.image.model_dump(exclude_none=True),
         hello=HelloSpec(**parsed.hello.model_dump()) if parsed.hello else None,
+        canary=parsed.canary.spec() if parsed.canary else None,
+        takes_files=parsed.test.takes_files,
     )
 
 

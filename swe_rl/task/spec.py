@@ -4,6 +4,7 @@
                      /instruction.md     what the agent is told
                      /environment/       the repository at its base, visible tests included
                      /tests/             hidden test files, written over the tree at grading (same relative paths)
+                     /variants/          optional: the same tests with other values, written over those in a run apart
                      /solution/solution.patch
 
 Small files are read at once, so a broken task fails at load; the solution and the hash are read when asked for.
@@ -51,6 +52,14 @@ class TaskSpec:
     @property
     def tests_dir(self) -> Path:
         return self.root / "tests"
+
+    @property
+    def variants_dir(self) -> Path:
+        return self.root / "variants"
+
+    @property
+    def has_variants(self) -> bool:
+        return self.variants_dir.is_dir()
 
     @cached_property
     def solution_patch(self) -> str:
@@ -145,7 +154,7 @@ def hash_folder(root: Path) -> str:
 
 
 def _check_link(root: Path, name: str, path: Path) -> None:
-    """A link may point only inside environment/ or tests/, whichever it is in, and only relatively."""
+    """A link may point only inside environment/, tests/ or variants/, whichever it is in, and only relatively."""
     top = root / name.split("/")[0]
     target = Path(os.path.normpath(path.parent / os.readlink(path)))
     if os.path.isabs(os.readlink(path)) or not target.is_relative_to(top):

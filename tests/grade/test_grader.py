@@ -25,7 +25,7 @@ async def test_the_solution_resolves_the_task(grader: Grader, task: TaskSpec) ->
     verdict = await grader.grade(task, task.solution_patch)
     assert (verdict.outcome, verdict.reward) == (Outcome.RESOLVED, 1.0)
     assert (verdict.fail_to_pass, verdict.pass_to_pass) == (TestCounts(1, 1), TestCounts(2, 2))
-    assert verdict.signals["exit_code"] == 0 and len(verdict.patch_sha256) == 64
+    assert verdict.signals["exit_code"] == 1 and len(verdict.patch_sha256) == 64
     assert Verdict.from_dict(verdict.to_dict()) == verdict
 
 

@@ -232,6 +232,7 @@ async def test_a_bare_patch_is_graded_without_a_session(live) -> None:
     )
     assert (await live.client.grade_patch("clamp", patch)).reward == 1.0
     assert (await live.client.grade_patch("clamp", patch.replace("min(", "max("))).reward == 0.0
+    assert (await live.client.grade_patch("clamp", patch, "strict")).signals["num_runs"] == 2
     assert (await live.client.grade_patch("clamp", "nonsense")).outcome.value == "patch_failed"
     async with SandboxClient(live.url, "t") as other:
         with pytest.raises(AuthError):

@@ -68,5 +68,5 @@ async def grade(session_id: str, live: Live, who: Who) -> VerdictBody:
 async def grade_patch(body: GradePatch, live: Live, who: Who) -> VerdictBody:
     """Grades a patch against a task without any session."""
     async with deadline(GRADE_DEADLINE_S, f"grading a patch for {body.task_id}"):
-        verdict = await live.gradings.grade_patch(body.task_id, body.patch, who.name)
+        verdict = await live.gradings.grade_patch(body.task_id, body.patch, who.name, body.level)
     return VerdictBody.model_validate(verdict.to_dict())
