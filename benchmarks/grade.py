@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from served import ROOT, TOKEN, ServedProcess, run, write_python_tasks
-from swe_rl.grade.integrity import write_overlay
 
 from swe_rl.client import SandboxClient
 from swe_rl.errors import SandboxError, SweRlError
-from swe_rl.grade.grader import Grader, task_limits
+from swe_rl.grade.grader import Grader
 from swe_rl.grade.patch import apply_patch, make_patch
+from swe_rl.grade.restore import write_overlay
+from swe_rl.grade.run import task_limits
 from swe_rl.grade.tree import copy_tree
 from swe_rl.images.check import hello_source, write_task
 from swe_rl.sandbox.backend import open_backend
@@ -151,7 +152,7 @@ async def _bare(task: TaskSpec, language: LanguageSpec, backend: Backend, scratc
         tree, reports = Path(name) / "tree", Path(name) / "reports"
         copy_tree(task.environment_dir, tree)
         apply_patch(task.solution_patch, tree, scratch_dir=Path(name))
-        write_overlay(task, tree)
+        write_overlay(task.tests_dir, tree)
         reports.mkdir()
         reports.chmod(0o777)
         (reports / "nonce").write_text(secrets.token_hex(16) + "\n")
