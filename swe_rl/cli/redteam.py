@@ -41,6 +41,9 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         raise ConfigError(f"language {unknown[0]!r} isn't one of: {', '.join(languages)}")
     if args.backend in ("auto", "bubblewrap"):
+        for name in args.language or languages:
+            if languages[name].missing_tools:
+                print(f"{name}: skipped: lacks {', '.join(languages[name].missing_tools)}", file=sys.stderr)
         languages = {name: language for name, language in languages.items() if not language.missing_tools}
     chosen = {name: languages[name] for name in args.language or languages if name in languages}
     attacks = [
