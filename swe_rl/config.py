@@ -1,5 +1,6 @@
 """Every knob of a run, once. One TOML serves all verbs; unknown keys are errors; secrets come from the environment."""
 
+import difflib
 import json
 import math
 import tomllib
@@ -18,7 +19,7 @@ MaskRule = Literal[
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class RunConfig(Section):
@@ -44,7 +45,8 @@ class SynthConfig(Section):
 
 class SandboxConfig(Section):
     url: str = Field(default="", description="address of a running service; empty: the run starts its own")
-    backend: Literal["auto", "bubblewrap", "docker"] = "auto"
+    backend: Literal["auto", "bubblewrap", "docker", "docker-runsc"] = "auto"
+    languages: Path = Field(default=Path("sandboxes"), description="folder <language>/sandbox.toml")
     tasks: list[Path] = Field(default_factory=list, description="folders <split>/<task_id>; synth's is added by itself")
     max_sessions: int = Field(default=256, ge=1)
     grade_concurrency: int = Field(default=4, ge=1)
@@ -215,10 +217,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
     where = "the defaults"
     if path is not None:
         where = str(path)
-        try:
-            data = json.loads(_read(path)) if Path(path).suffix == ".json" else tomllib.loads(_read(path))
-        except ValueError as error:
-            raise ConfigError(f"{where}: not valid TOML (or JSON, by its name): {error}") from error
+        data = _parse(path)
     for override in overrides:
         _apply(data, override)
     try:
@@ -227,7 +226,10 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise ConfigError(f"{where}: unknown key {key!r}; expected one of {_known(first['loc'])}") from error
+            known = _known(first["loc"])
+            nearest = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+            hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+            raise ConfigError(f"{where}: unknown key {key!r}; {hint}expected one of {', '.join(known)}") from error
         raise ConfigError(f"{where}: {key} = {first.get('input')!r}: {first['msg']}") from error
 
 
@@ -240,12 +242,24 @@ def _shipped() -> Any:
     return resources.files("swe_rl") / "configs"
 
 
-def _read(path: str | Path) -> str:
+def _parse(path: str | Path) -> dict[str, Any]:
+    raw = _read(path)
+    try:
+        text = raw.decode("utf-8")
+        data = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid TOML (or JSON, by its name): {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: holds a {type(data).__name__}, expected an object of sections")
+    return data
+
+
+def _read(path: str | Path) -> bytes:
     file = Path(path)
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        return file.read_bytes()
     if str(path) in shipped_configs():
-        return str((_shipped() / f"{path}.toml").read_text(encoding="utf-8"))
+        return bytes((_shipped() / f"{path}.toml").read_bytes())
     raise ConfigError(f"config {path}: no such file; shipped ones are {', '.join(shipped_configs())}")
 
 
@@ -258,7 +272,10 @@ def _apply(data: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string
-    data.setdefault(section, {})[name] = value
+    keys = data.setdefault(section, {})
+    if not isinstance(keys, dict):
+        raise ConfigError(f"{section} = {keys!r}: expected a section of keys, so that --set {override!r} can set one")
+    keys[name] = value
 
 
 def _known(location: tuple[Any, ...]) -> list[str]:

@@ -68,6 +68,7 @@ def sandbox_service(config: Config, tasks: Sequence[Path], log_dir: Path) -> Ite
         return
     token = os.environ.setdefault(TOKEN_VARIABLE, secrets.token_urlsafe(24))
     arguments = ["serve", "sandbox", "--backend", config.sandbox.backend]
+    arguments += ["--languages", str(config.sandbox.languages)]
     arguments += ["--max-sessions", str(config.sandbox.max_sessions)]
     arguments += ["--grade-concurrency", str(config.sandbox.grade_concurrency)]
     arguments += ["--grade-level", config.sandbox.grade_level]

@@ -34,14 +34,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = next((a for a in arguments if a in VERBS), "")
     parser = argparse.ArgumentParser(prog="swe-rl", description="Train software-engineering agents by pure RL.")
     parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument("--log-level", default="WARNING", metavar="LEVEL", help="DEBUG, INFO, WARNING (default), ERROR")
+    parser.add_argument(
+        "--log-level",
+        default="WARNING",
+        type=str.upper,
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        metavar="LEVEL",
+        help="DEBUG, INFO, WARNING (default), ERROR",
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, text in VERBS.items():
         sub = verbs.add_parser(name, help=text, description=text)
         if name == verb:
             importlib.import_module(f"swe_rl.cli.{name}").add_arguments(sub)
     args = parser.parse_args(arguments)
-    logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=args.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for noisy in ("httpx", "httpcore", "docker", "git", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     return _run(args)

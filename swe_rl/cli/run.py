@@ -100,14 +100,23 @@ class _Stages:
 
 
 def _write_config(config: "Config") -> None:
-    """The resolved configuration; a run directory belongs to one, or a resumed run would be none of the two."""
+    """The resolved configuration; a run directory belongs to one, or a resumed run would be none of the two.
+
+    Values are compared, not texts: a key that came with a newer version and has its default is no difference.
+    """
+    from swe_rl.config import load_config
     from swe_rl.store.files import write_durably
 
     path = config.run.dir / "config.json"
-    text = config.model_dump_json(indent=1) + "\n"
-    if path.exists() and path.read_text() != text:
-        raise ConfigError(f"{path}: this directory holds a run of another configuration; set another run.dir")
-    write_durably(path, text.encode())
+    if path.exists():
+        before, now = load_config(path).model_dump(), config.model_dump()
+        differing = [f"{part}.{key}" for part in now for key in now[part] if now[part][key] != before[part][key]]
+        if differing := [key for key in differing if key != "run.dir"]:  # it may have been moved
+            raise ConfigError(
+                f"{path}: this directory holds a run of another configuration, which differs in "
+                f"{', '.join(differing)}; set another run.dir"
+            )
+    write_durably(path, (config.model_dump_json(indent=1) + "\n").encode())
 
 
 def lay_tasks(config: "Config") -> list[Path]:

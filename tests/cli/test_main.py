@@ -114,7 +114,24 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 def test_a_directory_of_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     result = swe_rl("run", "--config", "quickstart", "--set", f"run.dir={tmp_path}")
-    assert_one_line(result, 2, "another configuration")
+    assert_one_line(result, 2, "another configuration", "train.steps")
+
+
+def test_a_directory_written_before_a_key_existed_goes_on(tmp_path: Path) -> None:
+    settings = [f"run.dir={tmp_path}", "synth.num_train=0", "synth.num_verified=0"]
+    arguments = ["run", "--config", "quickstart", *(part for setting in settings for part in ("--set", setting))]
+    assert_one_line(swe_rl(*arguments), 2, "no tasks")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["sandbox"]["languages"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert_one_line(swe_rl(*arguments), 2, "no tasks")
+
+
+def test_an_unknown_log_level_is_one_line_and_exit_code_2() -> None:
+    result = swe_rl("--log-level", "loud", "doctor")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert "LOUD" in result.stderr.splitlines()[-1]
 
 
 def test_two_commands_in_one_run_directory_are_refused(tmp_path: Path) -> None:
