@@ -125,7 +125,7 @@ class VllmServer:
     def _command(self, port: int, kv_cache_bytes: int) -> list[str]:
         config = self._config
         return [
-            *(config.vllm_python or sys.executable, "-m", _ENTRY),
+            *(_interpreter(config), "-m", _ENTRY),
             *("--model", str(self._policy_dir), "--served-model-name", MODEL_NAME),
             *("--host", self._host, "--port", str(port), "--seed", str(self._seed)),
             *("--dtype", config.dtype, "--max-model-len", str(config.max_context)),
@@ -178,7 +178,17 @@ class VllmServer:
     def _complaint(self) -> str:
         lines = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line.strip() for line in lines if "Error" in line]
-        return f"{errors[-1][:300]!r}; {self.describe_end()}" if errors else self.describe_end()
+        if not errors:
+            return self.describe_end()
+        lacks = "No module named" in errors[-1] and "vllm" in errors[-1]
+        advice = "; set engine.vllm_python to an interpreter that has vLLM" if lacks else ""
+        return f"{errors[-1][:300]!r}; {self.describe_end()}{advice}"
+
+
+def _interpreter(config: EngineConfig) -> str:
+    """A path is taken from where the command was given, as the server runs elsewhere; a link stays one (a venv's)."""
+    python = config.vllm_python or sys.executable
+    return os.path.abspath(python) if os.sep in python else python
 
 
 def _cpus(count: int) -> list[int]:

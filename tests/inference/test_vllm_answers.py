@@ -89,9 +89,23 @@ async def test_interpreter_without_vllm_is_unavailable_with_its_complaint(tmp_pa
     python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: No module named vllm' >&2\nexit 3\n")
     python.chmod(0o755)
     engine = VllmEngine(EngineConfig(kind="vllm", vllm_python=str(python)), tmp_path / "work")
-    with pytest.raises(EngineUnavailableError, match=r"No module named vllm.*code 3.*vllm\.log"):
+    with pytest.raises(EngineUnavailableError, match=r"No module named vllm.*code 3.*vllm\.log.*engine\.vllm_python"):
         await engine.load(tmp_path, 0)
     await engine.close()
+
+
+async def test_interpreter_is_found_from_where_the_command_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(CONFIG)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    server = VllmServer(EngineConfig(kind="vllm", vllm_python="bin/python"), tmp_path, tmp_path / "work")
+    with pytest.raises(EngineUnavailableError, match="code 3"):
+        await server.start()
 
 
 async def test_missing_interpreter_is_unavailable_in_one_line(tmp_path: Path) -> None:
