@@ -78,6 +78,7 @@ def _results(summary: Mapping[str, Any]) -> str:
     about = (
         f"Split `{summary['split']}`: {num_tasks} tasks, {samples} samples a task, independent runs: {runs}. Intervals "
         "are 95 %, bootstrapped over tasks; an environment fault counts as not resolved. "
+        "None is given where all tasks of a row have one rate other than 0 and 100 %. "
         f"{summary['num_steps']} optimiser steps."
     )
     return "\n".join([about, "", "| held out | before | after |", "|---|---|---|", *lines])
@@ -110,6 +111,8 @@ def _times(summary: Mapping[str, Any]) -> str:
 def _rate(value: float | None, interval: list[float] | None) -> str:
     if value is None or interval is None:
         return _MISSING
+    if interval[0] == interval[1]:  # one task, or all with one rate: a bootstrap would read as certainty
+        return f"{value:.1%}"
     return f"{value:.1%} [{interval[0]:.1%}, {interval[1]:.1%}]"
 
 

@@ -84,6 +84,15 @@ def test_an_evaluation_alone_gives_a_report(tmp_path, make_run):
     check_pictures(report)
 
 
+def test_an_interval_without_width_is_left_out(tmp_path, make_run):
+    run_dir = make_run(tmp_path, steps=1, tokens=50)
+    path = run_dir / "eval" / "after.json"
+    after = json.loads(path.read_text())
+    after["by_label"]["language"]["rust"] |= {"ci95": [0.75, 0.75], "value": 0.75, "num_tasks": 1}
+    path.write_text(json.dumps(after))
+    assert "| 75.0% |" in (write_report(run_dir) / "index.md").read_text()
+
+
 @pytest.mark.parametrize("case", ["all kept", "none kept", "all NaN"])
 def test_a_run_at_the_edge_is_drawn_too(tmp_path, columns_of, case):
     columns = columns_of(0, 60)
