@@ -42,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
     run_dir: Path = args.run_dir
     if not (run_dir / "rollouts").is_dir():
+        if (run_dir / "config.json").exists() and (run_dir / "policies").is_dir():
+            raise ConfigError(f"{run_dir}: the run has sampled nothing yet; look again later")
         raise ConfigError(f"{run_dir}: no rollouts/ in it; expected the directory of a run")
     store = RolloutStore(run_dir, _store_url(run_dir))
     console = Console()
@@ -86,7 +88,7 @@ def _state(run_dir: Path, store: "RolloutStore") -> dict[str, Any]:
 
 
 def _show_run(console: "Console", run_dir: Path, store: "RolloutStore") -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from swe_rl.metrics import read_metrics
 
@@ -100,9 +102,12 @@ def _show_run(console: "Console", run_dir: Path, store: "RolloutStore") -> None:
         names = ("reward/mean", "mask/kept_fraction", "mismatch/mean_abs_logprob_diff", "time/step_s")
         steps.add_row(str(int(row["step"])), *(_number(row.get(name)) for name in names))
     console.print(steps)
-    last = Table("trajectory", "task", "version", "reward", "outcome", "ended", "turns", "tokens", "group is")
+    recent = store.trajectories()[-_NUM_RECENT:]
+    # An id that is cut can't be given to --trajectory, whatever the terminal's width.
+    trajectory = Column("trajectory", no_wrap=True)
+    last = Table(trajectory, "task", "version", "reward", "outcome", "ended", "turns", "tokens", "group is")
     groups = {group.index: group for group in store.groups()}
-    for t in store.trajectories()[-_NUM_RECENT:]:
+    for t in recent:
         group = groups[t.index]
         state = "waiting" if group.consumed_by is None else f"in v{group.consumed_by}"
         state = state if group.dropped_at is None else f"dropped at v{group.dropped_at}"

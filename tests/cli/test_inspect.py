@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,24 @@ def test_the_state_is_shown_to_people(run_dir, capsys, monkeypatch):
     assert main(["inspect", str(run_dir)]) == 0
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("g0-m0", "in v1", "waiting", "resolved", "sum-1", "0.5"))
+
+
+def test_the_id_of_a_trajectory_is_whole_on_a_narrow_terminal(run_dir, policy_dir, capsys, monkeypatch):
+    name = "g000003-m11a0"
+    group = make_group(Renderer.from_policy(policy_dir), 3)
+    RolloutStore(run_dir).append(replace(group, trajectories=(replace(group.trajectories[0], trajectory_id=name),)))
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["inspect", str(run_dir)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(name in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_run_that_has_sampled_nothing_yet_is_told_apart(tmp_path, capsys):
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "sampled nothing yet" in capsys.readouterr().err
 
 
 def test_a_trajectory_is_spelled_out(run_dir, capsys):
