@@ -33,6 +33,7 @@ class Child:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         launcher = launcher if num_ranks > 1 else []
         with log.open("ab") as file:
+            self._shown_bytes = file.tell()
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, *launcher, "-m", "swe_rl.cli.main", "--log-level", "INFO", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -45,6 +46,14 @@ class Child:
         """The last line of its log, to be shown when it ended badly."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return lines[-1] if lines else "no output"
+
+    def new_lines(self) -> list[str]:
+        """The whole lines that its log has got since the last call."""
+        with self.log.open("rb") as file:
+            file.seek(self._shown_bytes)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._shown_bytes += len(whole + newline)
+        return whole.decode(errors="replace").splitlines()
 
     def stop(self, grace_s: float = 20.0) -> None:
         """Asks it to end, then makes it; safe to call twice."""

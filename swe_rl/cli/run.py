@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from swe_rl.errors import ConfigError, SweRlError
 
 if TYPE_CHECKING:
+    from swe_rl.cli.children import Child
     from swe_rl.config import Config
     from swe_rl.eval.result import EvalResult
 
@@ -157,12 +158,20 @@ def _train(config: "Config", url: str) -> None:
         while trainer.process.poll() is None:
             if worker.process.poll() not in (None, 0):
                 raise SweRlError(_describe(worker))
+            _show_steps(trainer)
             time.sleep(0.2)
+        _show_steps(trainer)
         if trainer.process.returncode:
             raise SweRlError(_describe(trainer))
     finally:
         trainer.stop()
         worker.stop()
+
+
+def _show_steps(trainer: "Child") -> None:
+    for line in trainer.new_lines():
+        if line.startswith("step "):
+            print(line, file=sys.stderr, flush=True)
 
 
 def _null() -> int:
@@ -171,10 +180,7 @@ def _null() -> int:
     return subprocess.DEVNULL
 
 
-def _describe(child: "object") -> str:
-    from swe_rl.cli.children import Child
-
-    assert isinstance(child, Child)
+def _describe(child: "Child") -> str:
     ended = f"ended with {child.process.returncode}: {child.last_words()}"
     return f"the {child.name} {ended} (log: {child.log}); the same command goes on from here"
 
