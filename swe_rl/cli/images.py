@@ -19,7 +19,11 @@ HELP = "build and prove the languages' images"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the sub-verbs."""
     verbs = parser.add_subparsers(dest="images_verb", required=True, metavar="VERB")
-    verb = verbs.add_parser("build", help="build images on the Docker engine; one whose content is there already stays")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        return verbs.add_parser(name, help=text, description=text)
+
+    verb = add("build", "build images on the Docker engine; one whose content is there already stays")
     _add_selection(verb)
     verb.add_argument(
         "--base", metavar="IMAGE", help="public image to stand on (default: a local Debian, made by mmdebstrap)"
@@ -27,9 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verb.add_argument("--force", action="store_true", help="build again, with the packages of today")
     verb.add_argument("--jobs", type=int, default=1, metavar="N", help="images at once (default: 1)")
 
-    verb = verbs.add_parser("check", help="a passing and a failing repository through the service, one line a language")
+    verb = add("check", "a passing and a failing repository through the service, one line a language")
     _add_selection(verb)
-    verb.add_argument("--backend", choices=("bubblewrap", "docker", "docker-runsc"), default="docker")
+    verb.add_argument(
+        "--backend", choices=("bubblewrap", "docker", "docker-runsc"), default="docker", help="default: docker"
+    )
     verb.add_argument("--strict", action="store_true", help="a language that can't be checked here fails, too")
 
 

@@ -27,12 +27,20 @@ VERBS = {
     "doctor": "say what this machine can run",
 }
 
+_EPILOG = (
+    "`swe-rl VERB --help` has the options of a verb. Exit codes: 0 ok, 1 the run failed, 2 bad usage or configuration. "
+    "Environment: SWE_RL_SANDBOX_TOKEN, the secret that a sandbox service and its callers share; SWE_RL_JOURNAL_URL, "
+    "the service's database; DOCKER_HOST, the container engine."
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((a for a in arguments if a in VERBS), "")
-    parser = argparse.ArgumentParser(prog="swe-rl", description="Train software-engineering agents by pure RL.")
+    parser = argparse.ArgumentParser(
+        prog="swe-rl", description="Train software-engineering agents by pure RL.", epilog=_EPILOG
+    )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument(
         "--log-level",
@@ -67,14 +75,24 @@ def _run(args: argparse.Namespace) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("swe_rl"):
+    except ImportError as error:
+        what = _missing(error)
+        if not what:
             raise
-        return _fail(ConfigError(f"{args.verb} needs the package {error.name}; install swe-rl[service,train]"), 2)
+        return _fail(ConfigError(f"{args.verb} needs {what}"), 2)
     except OSError as error:
         if error.strerror is None:
             raise
         return _fail(error, 1)
+
+
+def _missing(error: ImportError) -> str:
+    """What to install, or nothing if the fault is this package's own."""
+    if "git executable" in str(error):  # GitPython looks for it when it is imported
+        return "git on the PATH; install it"
+    name = error.name or ""
+    is_ours = name.startswith("swe_rl") or not isinstance(error, ModuleNotFoundError)
+    return "" if is_ours else f"the package {name}; in the clone: pip install -e '.[service,train]'"
 
 
 def _fail(error: Exception, code: int) -> int:

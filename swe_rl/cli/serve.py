@@ -12,20 +12,24 @@ if TYPE_CHECKING:
     from swe_rl.service.tokens import Tokens
 
 HELP = "run a service: sandbox or inference"
+BACKEND_HELP = "default: auto, which is bubblewrap, else docker; docker-runsc is gVisor"
 JOURNAL_VARIABLE = "SWE_RL_JOURNAL_URL"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the sub-verbs."""
     verbs = parser.add_subparsers(dest="service", required=True, metavar="SERVICE")
-    sandbox = verbs.add_parser("sandbox", help="serve tasks, sandboxes and verdicts over HTTP")
+    text = "serve tasks, sandboxes and verdicts over HTTP"
+    sandbox = verbs.add_parser("sandbox", help=text, description=f"{text}; {TOKEN_VARIABLE} holds the callers' secret")
     sandbox.add_argument(
         "--tasks", type=Path, action="append", required=True, metavar="DIR", help="holds <split>/<task_id>/; repeatable"
     )
     sandbox.add_argument("--languages", type=Path, default=Path("sandboxes"), metavar="DIR", help="default: sandboxes")
     sandbox.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    sandbox.add_argument("--port", type=int, default=0, help="0 (default): a free one")
-    sandbox.add_argument("--backend", choices=("auto", "bubblewrap", "docker", "docker-runsc"), default="auto")
+    sandbox.add_argument("--port", type=serve_inference.port, default=0, help="0 (default): a free one")
+    sandbox.add_argument(
+        "--backend", choices=("auto", "bubblewrap", "docker", "docker-runsc"), default="auto", help=BACKEND_HELP
+    )
     sandbox.add_argument("--scratch-dir", type=Path, metavar="DIR", help="default: below /dev/shm, else the temporary")
     _add_bounds(sandbox)
     sandbox.add_argument(
@@ -38,13 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--journal", metavar="URL", help=f"database that records sessions and verdicts (default: {JOURNAL_VARIABLE})"
     )
     sandbox.add_argument("--log-format", choices=("text", "json"), default="text", help="default: text")
-    inference = verbs.add_parser("inference", help=serve_inference.HELP)
+    inference = verbs.add_parser("inference", help=serve_inference.HELP, description=serve_inference.HELP)
     serve_inference.add_arguments(inference)
 
 
 def _add_bounds(parser: argparse.ArgumentParser) -> None:
     def add(flag: str, default: int, text: str) -> None:
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default: {default})")
+        kind = _at_least_one if flag in ("--max-sessions", "--max-commands", "--grade-concurrency") else int
+        parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{text} (default: {default})")
 
     add("--max-sessions", 256, "sessions at once")
     add("--max-commands", 512, "commands at once")
@@ -52,6 +57,12 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
     add("--pool-size", 16, "sandboxes made ahead of time, at most; 0: none")
     add("--min-free-mb", 512, "no new session while less is free below the scratch directory")
     add("--drain-s", 10, "seconds that sessions get to end at SIGTERM")
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"is {text!r}, expected at least 1")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

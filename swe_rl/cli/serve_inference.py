@@ -19,11 +19,20 @@ HELP = "serve a policy with vLLM"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", help="TOML file, or the name of a shipped one")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="overrides the file")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
     parser.add_argument("--policy", type=Path, metavar="DIR", help="Hugging Face directory; default: policy.path")
-    parser.add_argument("--host", default="127.0.0.1", help="the routes have no authentication: keep it private")
-    parser.add_argument("--port", type=int, default=0, help="0: a free one")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="default: 127.0.0.1; no route asks for a token: keep it private"
+    )
+    parser.add_argument("--port", type=port, default=0, help="0 (default): a free one")
     parser.add_argument("--work-dir", type=Path, metavar="DIR", help="for the log; default: <run directory>/inference")
+
+
+def port(text: str) -> int:
+    """The value of a flag `--port`."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"is {text!r}, expected 0 to 65535")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,28 +19,32 @@ HELP = "list, show, check, make and import tasks"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the sub-verbs."""
     verbs = parser.add_subparsers(dest="tasks_verb", required=True, metavar="VERB")
-    verb = verbs.add_parser("list", help="one line a task: split, id, language, labels")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        return verbs.add_parser(name, help=text, description=text)
+
+    verb = add("list", "one line a task: split, id, language, labels")
     _add_selection(verb)
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
 
-    verb = verbs.add_parser("show", help="one task whole, as JSON, its secrets included")
+    verb = add("show", "one task whole, as JSON, its secrets included")
     _add_tasks(verb)
     verb.add_argument("task_id", metavar="ID")
 
-    verb = verbs.add_parser("check", help="solutions resolve, bases don't, runs agree; exit code 1 if not")
+    verb = add("check", "solutions resolve, bases don't, runs agree; exit code 1 if not")
     _add_selection(verb)
     tasks_check.add_arguments(verb)
 
-    verb = verbs.add_parser("import", help="write tasks of a public data set's rows")
+    verb = add("import", "write tasks of a public data set's rows")
     verb.add_argument("format", choices=("humanevalpack",), help="humanevalpack: Python, JavaScript, Go and Rust rows")
     verb.add_argument("files", type=Path, nargs="+", metavar="FILE", help=".jsonl or .jsonl.gz")
     verb.add_argument("--out", type=Path, required=True, metavar="DIR", help="gets <split>/<task_id>/ folders")
 
-    verb = verbs.add_parser("synth", help="write the parametric family of small tasks")
+    verb = add("synth", "write the parametric family of small tasks")
     verb.add_argument("out_dir", type=Path, metavar="DIR", help="gets <split>/<task_id>/ folders")
-    verb.add_argument("--num-train", type=int, default=1000, metavar="N")
-    verb.add_argument("--num-verified", type=int, default=100, metavar="N")
-    verb.add_argument("--seed", type=int, default=0, metavar="N")
+    verb.add_argument("--num-train", type=int, default=1000, metavar="N", help="tasks of train (default: 1000)")
+    verb.add_argument("--num-verified", type=int, default=100, metavar="N", help="of verified (default: 100)")
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="moves train; verified is frozen (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """The options of `check` alone."""
     verb.add_argument("--languages", type=Path, default=Path("sandboxes"), metavar="DIR", help="default: sandboxes")
-    verb.add_argument("--backend", choices=("auto", "bubblewrap", "docker", "docker-runsc"), default="auto")
+    verb.add_argument(
+        "--backend", choices=("auto", "bubblewrap", "docker", "docker-runsc"), default="auto", help="default: auto"
+    )
     verb.add_argument("--url", metavar="URL", help="check in the sandbox service there, by its own copy of the tasks")
     verb.add_argument("--runs", type=int, default=2, metavar="N", help="runs that must agree (default: 2)")
     verb.add_argument(

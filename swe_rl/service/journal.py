@@ -84,8 +84,10 @@ class Journal:
             try:
                 self._engine = create_engine(url, pool_pre_ping=True)
             except (SQLAlchemyError, ImportError) as error:
-                raise ConfigError(f"journal: {type(error).__name__}: the URL isn't a database's, or its driver "
-                                  "isn't installed; for PostgreSQL install swe-rl[postgres]") from error  # fmt: skip
+                raise ConfigError(
+                    f"journal: {type(error).__name__}: the URL isn't a database's, or its driver isn't installed; "
+                    "for PostgreSQL: pip install -e '.[postgres]'"
+                ) from error
 
     async def open(self) -> None:
         """Makes the tables and begins to write. Raises ConfigError where the database doesn't answer."""

@@ -181,7 +181,9 @@ def _open(url: str) -> Engine:
     except (ArgumentError, NoSuchModuleError) as error:
         raise StoreError(f"store url: {error}; expected sqlite:///FILE or postgresql://...") from error
     except ModuleNotFoundError as error:
-        raise StoreError(f"store url {make_safe(url)}: no driver: {error}; install swe-rl[postgres]") from error
+        raise StoreError(
+            f"store url {make_safe(url)}: no driver: {error}; for PostgreSQL: pip install -e '.[postgres]'"
+        ) from error
     if engine.dialect.name != "sqlite":
         raise StoreError(f"store url {make_safe(url)}: expected sqlite:///FILE or postgresql://...")
     event.listen(engine, "connect", _on_connect)

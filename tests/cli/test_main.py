@@ -134,6 +134,18 @@ def test_an_unknown_log_level_is_one_line_and_exit_code_2() -> None:
     assert "LOUD" in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(("flag", "value"), [("--port", "80432"), ("--max-sessions", "0"), ("--port", "-1")])
+def test_a_number_out_of_range_is_refused_before_anything_starts(flag: str, value: str) -> None:
+    result = swe_rl("serve", "sandbox", "--tasks", "tasks", f"{flag}={value}")
+    assert result.returncode == 2
+    assert f"argument {flag}: is {value!r}, expected" in result.stderr.splitlines()[-1]
+
+
+def test_without_git_it_says_so(tmp_path: Path) -> None:
+    result = swe_rl("tasks", "check", "--id", "python-ledger-rounding", env=os.environ | {"PATH": str(tmp_path)})
+    assert_one_line(result, 2, "git on the PATH")
+
+
 def test_two_commands_in_one_run_directory_are_refused(tmp_path: Path) -> None:
     import fcntl
 
