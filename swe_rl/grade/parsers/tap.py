@@ -9,7 +9,8 @@
     # nonce <as given to the runner>          ours, optional
 
 The id of a nested test is the names on its way joined by "::"; a test without a name is called by its number. A report
-is whole if every level's plan counts its tests, and those that are numbered are numbered in order. Tests of a subtest
+is whole if every level's plan counts its tests, and those that are numbered are numbered in order, whether the numbers
+count the others, too, or not. Tests of a subtest
 that died, or failed without any of them having failed, have not passed. Unknown lines (diagnostics, what tests print)
 are skipped, as the protocol has it, but a result among diagnostics in YAML is a forgery or a misread one: unparsed. So
 are subtests in braces, which some runners write. "# time=1ms" is no part of a name.
@@ -38,6 +39,7 @@ class _Level:
     """The tests of one depth since the last line of a shallower one."""
 
     count: int = 0
+    num_numbered: int = 0
     plan: int | None = None
     is_braced: bool = False  # its last test's line ends as one does whose subtests follow in braces
     rows: list[tuple[str, TestStatus]] = field(default_factory=list)
@@ -111,7 +113,8 @@ def _add_point(levels: list[_Level], match: re.Match[str]) -> str:
         return "a subtest is in braces"
     del levels[depth + 1 :]
     level.count += 1
-    if match[3] is not None and int(match[3]) != level.count:
+    level.num_numbered += match[3] is not None
+    if match[3] is not None and int(match[3]) not in (level.count, level.num_numbered):
         return "the numbers of tests aren't in order"
     level.is_braced = match[4].endswith("{")
     name, status = _read_point(match, level.count)

@@ -54,6 +54,15 @@ def test_a_result_among_diagnostics_makes_the_report_unparsed(printed: str) -> N
     assert not parse(text.replace(printed, "    ok, then").replace("  ...\n", "")).is_parsed
 
 
+def test_numbers_may_leave_out_the_tests_that_have_none() -> None:
+    for numbers in ((1, 2), (3, 4)):
+        first, second = (f"ok {number} - t{number}\n" for number in numbers)
+        text = f"not ok - a\nok - b\n{first}{second}ok - c\n1..5\n"
+        assert parse(text).is_parsed
+    assert not parse("ok - a\nok 3 - b\n1..2\n").is_parsed
+    assert not parse("ok 1 - a\nok 1 - b\n1..2\n").is_parsed
+
+
 def test_numbers_out_of_order_are_unparsed() -> None:
     assert not parse("1..2\nok 2 - a\nok 1 - b\n").is_parsed
     assert not parse("1..2\nok 1 - a\nok 1 - b\n").is_parsed
