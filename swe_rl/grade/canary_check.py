@@ -1,6 +1,6 @@
 """What a report says of the planted tests, and the report as it would have been without them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from swe_rl.grade.canary import Canary, Planted
@@ -20,7 +20,7 @@ def find_flipped(report: ParsedReport, planted: Planted) -> tuple[Violation, ...
     return (_violation(f"{num_flipped} of {len(found)} tests that must fail are reported as passed or skipped"),)
 
 
-def find_unproved(report: ParsedReport, planted: Planted) -> tuple[Violation, ...]:
+def find_unproved(report: ParsedReport, planted: Planted, expected: Collection[str]) -> tuple[Violation, ...]:
     """Planted tests that are missing, out of place, or not what they must be: where all else is reported as passed.
 
     In a run that doesn't claim success these have honest causes: a file that doesn't compile, a crash half-way.
@@ -29,7 +29,7 @@ def find_unproved(report: ParsedReport, planted: Planted) -> tuple[Violation, ..
     num_wrong = sum(status != (planted.fails_as if canary.must_fail else TestStatus.PASSED) for canary, status in found)
     if num_wrong:
         return (_violation(f"{num_wrong} of {len(found)} planted tests are missing or not what they must be"),)
-    if planted.is_ordered and not _is_in_order(report.status, planted):
+    if planted.is_ordered and not _is_in_order(report.status, planted, expected):
         return (_violation("planted tests are reported out of their places"),)
     return ()
 
@@ -62,21 +62,20 @@ def _groups_of(test_id: str) -> list[str]:
     return [SEPARATOR.join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _is_in_order(statuses: Mapping[str, TestStatus], planted: Planted) -> bool:
-    """Between the first planted tests of a file and its last ones stand all its other tests."""
+def _is_in_order(statuses: Mapping[str, TestStatus], planted: Planted, expected: Collection[str]) -> bool:
+    """Between the first planted tests of a file and its last ones stand all its expected tests."""
     places = {test_id: place for place, test_id in enumerate(statuses)}
-    by_file: dict[str, dict[bool, list[int]]] = {}
+    ends: dict[str, tuple[list[int], list[int]]] = {}
     for canary in planted.canaries:
         (test_id,) = _ids_of(canary, statuses)
-        by_file.setdefault(test_id.removesuffix(canary.name), {}).setdefault(canary.is_first, []).append(
-            places[test_id]
-        )
-    for prefix, ends in by_file.items():
-        inside = sorted(place for test_id, place in places.items() if test_id.startswith(prefix))
-        first, last = sorted(ends.get(True, [])), sorted(ends.get(False, []))
-        if inside[: len(first)] != first or inside[len(inside) - len(last) :] != last:
-            return False
-    return True
+        first, last = ends.setdefault(test_id.removesuffix(canary.name), ([], []))
+        (first if canary.is_first else last).append(places[test_id])
+    return all(
+        max(first, default=-1) < places[test_id] < min(last, default=len(places))
+        for prefix, (first, last) in ends.items()
+        for test_id in expected
+        if test_id.startswith(prefix) and test_id in places
+    )
 
 
 def _violation(evidence: str) -> Violation:

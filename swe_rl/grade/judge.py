@@ -43,7 +43,7 @@ def judge(task: TaskSpec, result: CommandResult, report: ParsedReport, planted: 
     is_agreed = _is_agreed(result, report, planted)
     violations = find_flipped(report, planted) or _exit_violations(result, report, planted)
     if all_passed and not violations:
-        violations = find_unproved(report, planted)
+        violations = find_unproved(report, planted, {*task.fail_to_pass, *task.pass_to_pass})
     signals = {
         "exit_code": result.exit_code,
         "signal": result.signal,

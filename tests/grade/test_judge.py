@@ -134,6 +134,13 @@ def test_a_result_outside_of_the_canaries_is_a_violation_where_reports_are_in_or
     assert judge(GROUPED, ended(1), ParsedReport(status, is_parsed=True), unordered).outcome is Outcome.RESOLVED
 
 
+@pytest.mark.parametrize("place", [0, len(WHOLE) - 1])
+def test_a_test_that_nobody_expects_may_stand_anywhere(place: int) -> None:
+    rows: list[tuple[str, TestStatus]] = list(WHOLE.items())
+    rows.insert(place, ("t::other", P))
+    assert judge(GROUPED, ended(1), ParsedReport(dict(rows), is_parsed=True), PLANTED).outcome is Outcome.RESOLVED
+
+
 def test_a_group_that_failed_for_its_canaries_alone_counts_as_passed() -> None:
     task = TaskSpec("t", "dev", "python", "do", Path("/nowhere"), ("t::f1", "t"), ())
     assert judge(task, ended(1), ParsedReport(WHOLE, is_parsed=True), PLANTED).outcome is Outcome.RESOLVED
