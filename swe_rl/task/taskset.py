@@ -58,7 +58,7 @@ class TaskSet:
             if task_id in self.quarantined:
                 raise TaskError(f"task {task_id!r} is quarantined: {self.quarantined[task_id].reason}") from None
             raise TaskError(
-                f"task {task_id!r} isn't among the {len(self)} loaded; list them with: tasks list"
+                f"task {task_id!r} isn't among the {len(self)} loaded; list them with: swe-rl tasks list"
             ) from None
 
     def tasks(self, split: str | None = None) -> list[TaskSpec]:

@@ -82,7 +82,7 @@ def postgres() -> Iterator[Callable[[], str]]:
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     if request.param == "sqlite":
         return Run(tmp_path / "run", "")
-    pytest.importorskip("psycopg", reason="no PostgreSQL driver (swe-rl[postgres])")
+    pytest.importorskip("psycopg", reason="no PostgreSQL driver (the extra postgres)")
     return Run(tmp_path / "run", request.getfixturevalue("postgres")())
 
 
