@@ -30,8 +30,7 @@ from swe_rl.sandbox.tree import MAX_FILE_BYTES, relative_parts
 
 logger = logging.getLogger(__name__)
 
-HELLO_S = 30.0
-DYING_S = 0.5
+HELLO_S, DYING_S = 30.0, 0.5
 CLOCK_SLACK_S = 0.5  # the container's clock was read through an exec; an unmarked orphan as young as this dies, too
 TICKS_PER_S = 100
 
@@ -220,7 +219,7 @@ class ShellSandbox:
 
         def hear(name: StreamName, chunk: bytes) -> None:
             heard.append((name, chunk))
-            if b"\n" in chunk:
+            if name == "stdout" and b"\n" in chunk:  # what comes behind on the other stream may be here first
                 answered.set()
 
         stream = ExecStream(opened, hear, answered.set)
@@ -232,12 +231,13 @@ class ShellSandbox:
         words = hello.split()
         if len(words) != 2 or not words[0].isdigit():
             stream.close()
-            raise SandboxError(f"container {self.sandbox_id}: no shell in it answers: {heard!r:.300}")
+            is_alive = await self._engine.start(self._live.is_running)
+            what = f"no shell in it answers: {heard!r:.300}" if is_alive else "is lost; create a new one"
+            raise SandboxError(f"container {self.sandbox_id}: {what}")
         unread: list[tuple[StreamName, bytes]] = [("stdout", rest)] if rest else []
         unread += [(name, chunk) for name, chunk in heard if name == "stderr"]
-        uptime_s = float(words[1])
-        self._first_uptime_s = self._first_uptime_s or uptime_s
-        shell = _Shell(stream, int(words[0]), uptime_s - time.monotonic(), unread)
+        self._first_uptime_s = self._first_uptime_s or float(words[1])
+        shell = _Shell(stream, int(words[0]), float(words[1]) - time.monotonic(), unread)
         self._shells.append(shell)
         return shell
 
