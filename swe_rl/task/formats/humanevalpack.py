@@ -25,8 +25,8 @@ _FIELDS = (
     *("bug_type", "failure_symptoms"),
 )
 _MORE_FIELDS = {"Go": ("prompt", "test_setup")}
-# Endless loops are among the bugs: a base runs into this limit. Where a run begins with a compiler, which a busy machine
-# makes slow, the limit is the language's own.
+# Endless loops are among the bugs: a base runs into this limit. Where a run begins with a compiler, which is slow on a
+# busy machine, the limit is the language's own.
 _TIMEOUT_S = {"python": 15.0, "javascript": 15.0}
 _GO_PACKAGES = ("math", "sort", "strings")  # which some rows use and don't name
 _SEEDED_RANDOM = """\
