@@ -33,7 +33,6 @@ _GRAMMARS: dict[str, tuple[str, SupportedLanguage]] = {
     ".cjs": ("javascript", "javascript"),
     ".clj": ("clojure", "clojure"),
     ".cljc": ("clojure", "clojure"),
-    ".cob": ("cobol", "cobol"),
     ".cpp": ("cpp", "cpp"),
     ".cr": ("crystal", "ruby"),
     ".cs": ("csharp", "csharp"),
@@ -76,8 +75,9 @@ _GRAMMARS: dict[str, tuple[str, SupportedLanguage]] = {
     ".tsx": ("javascript", "tsx"),
     ".zig": ("zig", "zig"),
 }
-_LEXERS = {
+_LEXERS = {  # of COBOL there is a grammar, whose scanner never ends on some texts
     ".awk": ("awk", "awk"),
+    ".cob": ("cobol", "cobol"),
     ".pl": ("prolog", "prolog"),
     ".raku": ("raku", "perl6"),
     ".rakumod": ("raku", "perl6"),
