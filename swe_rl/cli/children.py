@@ -67,13 +67,13 @@ class Child:
 
 
 @contextmanager
-def sandbox_service(config: Config, tasks: Sequence[Path], log_dir: Path) -> Iterator[tuple[str, str]]:
-    """Address and token of the service that `sandbox.url` names, or of one that lives as long as this context."""
+def sandbox_service(config: Config, tasks: Sequence[Path], log_dir: Path) -> Iterator[tuple[str, str, Child | None]]:
+    """Address and token of the service that `sandbox.url` names, else of one for this context, which comes third."""
     if config.sandbox.url:
         token = os.environ.get(TOKEN_VARIABLE, "")
         if not token:
             raise ConfigError(f"{TOKEN_VARIABLE} isn't set, expected the token of the service at {config.sandbox.url}")
-        yield config.sandbox.url, token
+        yield config.sandbox.url, token, None
         return
     token = os.environ.setdefault(TOKEN_VARIABLE, secrets.token_urlsafe(24))
     arguments = ["serve", "sandbox", "--backend", config.sandbox.backend]
@@ -85,7 +85,7 @@ def sandbox_service(config: Config, tasks: Sequence[Path], log_dir: Path) -> Ite
         arguments += ["--tasks", str(folder)]
     child = Child("sandbox service", arguments, log_dir / "sandbox.log", stdout=subprocess.PIPE)
     try:
-        yield _read_url(child), token
+        yield _read_url(child), token, child
     finally:
         child.stop()
 

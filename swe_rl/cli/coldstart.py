@@ -66,7 +66,7 @@ def _demonstrate(config: "Config", tasks: "Sequence[SynthTask]", out_dir: Path) 
         for task in tasks:
             write_task(task, Path(scratch) / "tasks")
         folders = [Path(scratch) / "tasks"]
-        with sandbox_service(config, folders, Path(scratch) / "logs") as (url, token):
+        with sandbox_service(config, folders, Path(scratch) / "logs") as (url, token, _):
             return asyncio.run(_collect(config, tasks, url, token, out_dir))
 
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     split = args.split or config.eval.split
     name = args.name or f"{policy_dir.name}-{split}"
     tasks = [] if config.sandbox.url else lay_tasks(config)
-    with sandbox_service(config, tasks, config.run.dir / "logs") as (url, token):
+    with sandbox_service(config, tasks, config.run.dir / "logs") as (url, token, _):
         result = asyncio.run(_evaluate(config, policy_dir, split, args.greedy, name, (url, token)))
     if args.json:
         print(json.dumps(result.to_dict()))

@@ -47,13 +47,13 @@ def run(args: argparse.Namespace) -> int:
         _write_config(config)
         with stages.time("tasks"):
             tasks = lay_tasks(config)
-        with sandbox_service(config, tasks, run_dir / "logs") as (url, token):
+        with sandbox_service(config, tasks, run_dir / "logs") as (url, token, service):
             version = _publish_cold_start(config)
             with stages.time("evaluate_before"):
                 _evaluate(config, 0, "before", url, token)
             if version < config.train.steps:
                 with stages.time("train"):
-                    _train(config, url)
+                    _train(config, url, service)
             with stages.time("evaluate_after"):
                 _evaluate(config, config.train.steps, "after", url, token)
             with stages.time("evaluate_between"):
@@ -146,8 +146,11 @@ def _publish_cold_start(config: "Config") -> int:
         policies.close()
 
 
-def _train(config: "Config", url: str) -> None:
-    """Runs worker and trainer until the trainer is done. Raises SweRlError with the last words of one that fails."""
+def _train(config: "Config", url: str, service: "Child | None") -> None:
+    """Runs worker and trainer until the trainer is done. Raises SweRlError with the last words of one that fails.
+
+    `service`: the run's own, without which nobody need wait for it to come back.
+    """
     from swe_rl.cli.children import Child
 
     arguments = ["--config", str(config.run.dir / "config.json"), "--set", f"sandbox.url={url}"]
@@ -158,6 +161,8 @@ def _train(config: "Config", url: str) -> None:
         while trainer.process.poll() is None:
             if worker.process.poll() not in (None, 0):
                 raise SweRlError(_describe(worker))
+            if service is not None and service.process.poll() is not None:
+                raise SweRlError(_describe(service))
             _show_steps(trainer)
             time.sleep(0.2)
         _show_steps(trainer)
