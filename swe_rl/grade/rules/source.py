@@ -60,7 +60,6 @@ _GRAMMARS: dict[str, tuple[str, SupportedLanguage]] = {
     ".nim": ("nim", "nim"),
     ".pas": ("pascal", "pascal"),
     ".php": ("php", "php"),
-    ".pm": ("perl", "perl"),
     ".py": ("python", "python"),
     ".r": ("r", "r"),
     ".rb": ("ruby", "ruby"),
@@ -75,10 +74,11 @@ _GRAMMARS: dict[str, tuple[str, SupportedLanguage]] = {
     ".tsx": ("javascript", "tsx"),
     ".zig": ("zig", "zig"),
 }
-_LEXERS = {  # of COBOL there is a grammar, whose scanner never ends on some texts
+_LEXERS = {  # of COBOL and Perl there are grammars, whose scanners never end on some texts
     ".awk": ("awk", "awk"),
     ".cob": ("cobol", "cobol"),
     ".pl": ("prolog", "prolog"),
+    ".pm": ("perl", "perl"),
     ".raku": ("raku", "perl6"),
     ".rakumod": ("raku", "perl6"),
     ".sml": ("sml", "sml"),
