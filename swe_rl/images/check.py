@@ -64,6 +64,15 @@ async def hello_service(
     """
     for language in languages.values():
         write_task(language, folder / "tasks")
+    async with task_service(backend, languages, folder) as client:
+        yield client
+
+
+@asynccontextmanager
+async def task_service(
+    backend: Backend, languages: Mapping[str, LanguageSpec], folder: Path
+) -> AsyncIterator[SandboxClient]:
+    """A service on a loopback address that serves `folder`/tasks; it owns the backend."""
     token = secrets.token_hex(16)
     app = create_app(
         backend=backend,

@@ -5,19 +5,15 @@ Whoever knows the visible tests by heart still doesn't know what the hidden ones
 
 import random
 import re
-import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from swe_rl.client import SandboxClient
 from swe_rl.errors import ConfigError
-from swe_rl.images.check import hello_source, require_hello, write_task
+from swe_rl.images.check import hello_source, require_hello, task_service, write_task
 from swe_rl.sandbox.base import Backend
-from swe_rl.service.app import create_app
-from swe_rl.service.server import running
 from swe_rl.task.language import LanguageSpec
-from swe_rl.task.taskset import TaskSet
 
 # The visible test of every hello-repository is that 2 and 3 make 5.
 _ADDEND, _SUM = re.compile(r"(?<![\d.-])3(?![\d.])"), re.compile(r"(?<![\d.-])5(?![\d.])")
@@ -30,15 +26,7 @@ async def open_field(
     """A service on a loopback address with a task for each of `languages`; it owns the backend."""
     for language in languages.values():
         lay_task(language, folder / "tasks", seed)
-    token = secrets.token_hex(16)
-    app = create_app(
-        backend=backend,
-        languages=languages,
-        tasks=TaskSet.load([folder / "tasks"]),
-        token=token,
-        scratch_dir=folder / "scratch",
-    )
-    async with running(app) as url, SandboxClient(url, token) as client:
+    async with task_service(backend, languages, folder) as client:
         yield client
 
 

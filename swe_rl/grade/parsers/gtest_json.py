@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus, gather
-from swe_rl.grade.parsers.strict_json import NotJsonError, read_model
+from swe_rl.grade.parsers.strict_json import parse_by
 
 
 class _Test(BaseModel):
@@ -50,15 +50,11 @@ class _Run(_Counts):
     suites: list[_Suite] = Field(alias="testsuites")
 
 
-def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
-    """`stdout` and `stderr` aren't read."""
-    if report is None:
-        return ParsedReport.unparsed("no report file")
-    try:
-        run = read_model(report, _Run)
-    except NotJsonError as error:
-        return ParsedReport.unparsed(f"the report {error}")
+def _read(run: _Run) -> ParsedReport:
     tests = [test for suite in run.suites for test in suite.tests]
     if not run.agree(tests) or not all(suite.agree(suite.tests) for suite in run.suites):
         return ParsedReport.unparsed("the report's numbers of tests aren't those of its lists")
     return gather((f"{test.owner}::{test.name}", test.read()) for test in tests)
+
+
+parse = parse_by(_Run, _read)

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus, gather
-from swe_rl.grade.parsers.strict_json import NotJsonError, read_model
+from swe_rl.grade.parsers.strict_json import parse_by
 from swe_rl.sandbox.base import WORKDIR
 
 _STATUS = {"passed": TestStatus.PASSED, "failed": TestStatus.FAILED}
@@ -48,14 +48,7 @@ class _Run(BaseModel):
     files: list[_File] = Field(alias="testResults")
 
 
-def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
-    """`stdout` and `stderr` aren't read."""
-    if report is None:
-        return ParsedReport.unparsed("no report file")
-    try:
-        run = read_model(report, _Run)
-    except NotJsonError as error:
-        return ParsedReport.unparsed(f"the report {error}")
+def _read(run: _Run) -> ParsedReport:
     said = [test.status for file in run.files for test in file.tests]
     if (run.total, run.passed, run.failed) != (len(said), said.count("passed"), said.count("failed")):
         return ParsedReport.unparsed("the report's numbers of tests aren't those of its list")
@@ -72,3 +65,6 @@ def _rows(file: _File) -> list[tuple[str, TestStatus]]:
     if file.status == "failed" and all(test.status != "failed" for test in file.tests):
         rows.append((path, TestStatus.ERROR))
     return rows
+
+
+parse = parse_by(_Run, _read)

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus, gather
-from swe_rl.grade.parsers.strict_json import NotJsonError, read_model
+from swe_rl.grade.parsers.strict_json import parse_by
 from swe_rl.sandbox.base import WORKDIR
 
 
@@ -46,14 +46,7 @@ class _Run(BaseModel):
     failures: list[_Test]
 
 
-def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
-    """`stdout` and `stderr` aren't read."""
-    if report is None:
-        return ParsedReport.unparsed("no report file")
-    try:
-        run = read_model(report, _Run)
-    except NotJsonError as error:
-        return ParsedReport.unparsed(f"the report {error}")
+def _read(run: _Run) -> ParsedReport:
     if not _is_agreed(run):
         return ParsedReport.unparsed("the report's numbers and lists of tests contradict each other")
     rows = [(test.test_id, TestStatus.FAILED if test.retry else TestStatus.PASSED) for test in run.passes]
@@ -72,3 +65,6 @@ def _is_agreed(run: _Run) -> bool:
         return False
     # A hook that failed is among the failures alone.
     return counts == stated and passed + pending <= listed <= passed + pending + failed
+
+
+parse = parse_by(_Run, _read)

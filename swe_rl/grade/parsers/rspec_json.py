@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus, gather
-from swe_rl.grade.parsers.strict_json import NotJsonError, read_model
+from swe_rl.grade.parsers.strict_json import parse_by
 
 _STATUS = {"passed": TestStatus.PASSED, "failed": TestStatus.FAILED, "pending": TestStatus.SKIPPED}
 
@@ -37,14 +37,7 @@ class _Run(BaseModel):
     summary: _Summary
 
 
-def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
-    """`stdout` and `stderr` aren't read."""
-    if report is None:
-        return ParsedReport.unparsed("no report file")
-    try:
-        run = read_model(report, _Run)
-    except NotJsonError as error:
-        return ParsedReport.unparsed(f"the report {error}")
+def _read(run: _Run) -> ParsedReport:
     if run.summary.errors_outside:
         return ParsedReport.unparsed("an error occurred outside of examples")
     said = [example.status for example in run.examples]
@@ -55,3 +48,6 @@ def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
         (f"{example.path.removeprefix('./')}::{example.description}", _STATUS[example.status])
         for example in run.examples
     )
+
+
+parse = parse_by(_Run, _read)

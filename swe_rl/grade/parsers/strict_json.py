@@ -4,10 +4,12 @@ Python's own reader takes the last of two equal keys, and NaN for a number; anot
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from swe_rl.grade.parsers.report import Parse, ParsedReport
 from swe_rl.task.language import first_problem
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -36,6 +38,21 @@ def read_model(data: bytes, model: type[Model]) -> Model:
         return model.model_validate(value, strict=True)
     except ValidationError as error:
         raise NotJsonError(f"isn't what the runner writes: {first_problem(error)}") from None
+
+
+def parse_by(model: type[Model], read: Callable[[Model], ParsedReport]) -> Parse:
+    """The parser of a format whose report file is one value of this shape; it reads neither output stream."""
+
+    def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
+        if report is None:
+            return ParsedReport.unparsed("no report file")
+        try:
+            value = read_model(report, model)
+        except NotJsonError as error:
+            return ParsedReport.unparsed(f"the report {error}")
+        return read(value)
+
+    return parse
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
