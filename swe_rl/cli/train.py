@@ -27,11 +27,12 @@ def run(args: argparse.Namespace) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()  # a rank must not outlive a torchrun that was killed
     from swe_rl.train.loop import train_loop
-    from swe_rl.train.ranks import join_ranks
+    from swe_rl.train.ranks import join_ranks, leave_ranks
 
     version = train_loop(config, _report, group_timeout_s=args.group_timeout)
     if join_ranks().is_first:
         print(f"policy version {version} in {config.run.dir}")
+    leave_ranks()
     return 0
 
 

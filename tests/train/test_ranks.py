@@ -22,6 +22,7 @@ import json, pickle, sys
 from pathlib import Path
 import torch
 from swe_rl.config import Config
+from swe_rl.train.ranks import leave_ranks
 from swe_rl.train.trainer import Trainer
 
 config = Config.model_validate_json(Path(sys.argv[1]).read_text())
@@ -35,6 +36,7 @@ write = trainer.export()
 if trainer.ranks.is_first:
     write(config.run.dir / "policy")
     torch.save([(dict(r.metrics), {n: getattr(r.tokens, n) for n in r.tokens.__slots__}) for r in results], sys.argv[3])
+leave_ranks()
 """
 
 
