@@ -1,9 +1,10 @@
 """One run of the hidden tests: a tree is built on the host, one command runs in a fresh sandbox, its report is read.
 
-    copy of the base -> patch -> protected files restored -> hidden tests -> canaries     (on the host, as data)
+    copy of the base -> patch -> rules -> protected files restored -> hidden tests -> canaries    (on the host, as data)
     -> the tests' command -> report, and the test files read back -> judgement
 
-What a level asks of a run is its plan. Nothing here retries or decides about rewards.
+What a policy or a run wrote is read in a process apart. What a level asks of a run is its plan. Nothing here retries or
+decides about rewards.
 """
 
 import asyncio
@@ -14,14 +15,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from swe_rl.errors import PathError
+from swe_rl.errors import PatchError, PathError
+from swe_rl.grade.apart import UnreadableError, run_apart
 from swe_rl.grade.canary import Planted, plant, target_files
 from swe_rl.grade.judge import Judgement, judge
 from swe_rl.grade.parsers import PARSERS
 from swe_rl.grade.parsers.report import ParsedReport
 from swe_rl.grade.patch import apply_patch
+from swe_rl.grade.patch_format import ParsedPatch
 from swe_rl.grade.restore import restore_protected, write_overlay
-from swe_rl.grade.rules import find_flags, find_violations
+from swe_rl.grade.rules import check
 from swe_rl.grade.rules.evidence import Evidence
 from swe_rl.grade.tree import copy_tree, read_report
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, Backend, Command, CommandResult, Limits, Sandbox, SandboxSpec
@@ -51,11 +54,10 @@ class RunPlan:
 
 @dataclass
 class _Built:
-    """What the host knows of the tree: `restored` protected paths that were put back, `flags` that cost nothing, and
-    `written`, the test files that must be the same after the run."""
+    """What the host knows of the tree: `restored` protected paths that were put back, and `written`, the test files
+    that must be the same after the run."""
 
     restored: tuple[str, ...] = ()
-    flags: tuple[Violation, ...] = ()
     planted: Planted = Planted()
     written: dict[str, bytes] = field(default_factory=dict)
     test_files: list[str] = field(default_factory=list)
@@ -75,26 +77,36 @@ class TestRun:
         `signals` gets what was seen on the way.
         """
         with tempfile.TemporaryDirectory(prefix="grade-", dir=scratch_dir, ignore_cleanup_errors=True) as name:
-            scratch = Path(name)
-            built = await asyncio.to_thread(self._build, plan, scratch / "tree")
-            signals |= {"restored": list(built.restored), "flags": [asdict(flag) for flag in built.flags]}
+            scratch, tree = Path(name), Path(name) / "tree"
+            patch = await asyncio.to_thread(self._apply, tree)
+            flags = await self._check(patch, tree)
+            built = await asyncio.to_thread(self._build, plan, patch, tree)
+            signals |= {"restored": list(built.restored), "flags": [asdict(flag) for flag in flags]}
             result, report, changed = await self._execute(plan, built, scratch)
         judgement = judge(self._task, result, report, built.planted)
         if changed and judgement.outcome is not Outcome.TIMEOUT:
             return replace(judgement, outcome=Outcome.VIOLATION, violations=(*judgement.violations, changed))
         return judgement
 
-    def _build(self, plan: RunPlan, tree: Path) -> _Built:
+    def _apply(self, tree: Path) -> ParsedPatch:
+        copy_tree(self._task.environment_dir, tree)
+        return apply_patch(self._patch, tree, scratch_dir=tree.parent) if self._patch else ParsedPatch(())
+
+    async def _check(self, patch: ParsedPatch, tree: Path) -> tuple[Violation, ...]:
+        """The flags, which cost nothing."""
+        if not patch.files:
+            return ()
+        try:
+            violations, flags = await run_apart(check, Evidence(self._task, self._language, patch, tree))
+        except UnreadableError as error:
+            raise PatchError(f"the patch can't be checked: {error}; expected sources that can be parsed") from error
+        if violations:
+            raise ViolationFound(violations)
+        return flags
+
+    def _build(self, plan: RunPlan, patch: ParsedPatch, tree: Path) -> _Built:
         task, language, built = self._task, self._language, _Built()
-        copy_tree(task.environment_dir, tree)
-        if self._patch:
-            parsed = apply_patch(self._patch, tree, scratch_dir=tree.parent)
-            evidence = Evidence(task, language, parsed, tree)
-            violations = find_violations(evidence)
-            if violations:
-                raise ViolationFound(violations)
-            built.flags = find_flags(evidence)
-            built.restored = restore_protected(parsed, task, language, tree)
+        built.restored = restore_protected(patch, task, language, tree) if patch.files else ()
         hidden = write_overlay(task.tests_dir, tree)
         if plan.has_variants:
             hidden += write_overlay(task.variants_dir, tree)
@@ -134,16 +146,22 @@ class TestRun:
             changed = await _find_change(sandbox, built.written)
         finally:
             await sandbox.close()
-        # Megabytes that the run may have written: reading them here would hold up every other session.
-        report = await asyncio.to_thread(self._parse, directory / report_name, result)
+        report = await self._parse(directory / report_name, result)
         if report.is_parsed and any("{nonce}" in part for part in template) and report.nonce != nonce:
             report = replace(report, is_parsed=False, problem="the report's end mark lacks the runner's nonce")
         return result, report, changed
 
-    def _parse(self, path: Path, result: CommandResult) -> ParsedReport:
-        data, problem = read_report(path.parent, path.name)
-        report = PARSERS[self._language.report_format](data, result.stdout, result.stderr)
-        return replace(report, problem=problem) if problem and not report.is_parsed else report
+    async def _parse(self, path: Path, result: CommandResult) -> ParsedReport:
+        try:
+            return await run_apart(_read_and_parse, self._language.report_format, path, result.stdout, result.stderr)
+        except UnreadableError as error:
+            return ParsedReport.unparsed(f"the report can't be read: {error}")
+
+
+def _read_and_parse(report_format: str, path: Path, stdout: bytes, stderr: bytes) -> ParsedReport:
+    data, problem = read_report(path.parent, path.name)
+    report = PARSERS[report_format](data, stdout, stderr)
+    return replace(report, problem=problem) if problem and not report.is_parsed else report
 
 
 def task_limits(task: TaskSpec, language: LanguageSpec) -> Limits:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from swe_rl.errors import PatchError
 from swe_rl.grade.grader import Grader
 from swe_rl.grade.patch import apply_patch, check_patch
-from swe_rl.grade.rules import find_flags, find_violations
+from swe_rl.grade.rules import check
 from swe_rl.grade.rules.evidence import Evidence
 from swe_rl.task.language import LanguageSpec
 from swe_rl.task.spec import TaskSpec
@@ -84,8 +84,7 @@ def try_patch(patch: str, task: TaskSpec, python: LanguageSpec, root: Path) -> b
         assert {path for path in listing(root) if not path.startswith("inside/tree/")} == around
     assert not any(path.is_symlink() for path in tree.rglob("*"))
     evidence = Evidence(task, python, parsed, tree)
-    find_violations(evidence)
-    find_flags(evidence)
+    check(evidence)
     return True
 
 

@@ -27,11 +27,10 @@ RULES: tuple[Rule, ...] = (
 FLAGS: tuple[Rule, ...] = (code.exits, code.swallows_errors, code.dynamic_code)
 
 
-def find_violations(evidence: Evidence) -> tuple[Violation, ...]:
-    """What every rule of RULES reports, in their order."""
-    return tuple(violation for rule in RULES for violation in rule(evidence))
+def check(evidence: Evidence) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
+    """What every rule of RULES reports, and every one of FLAGS, in their order."""
+    return _reports(RULES, evidence), _reports(FLAGS, evidence)
 
 
-def find_flags(evidence: Evidence) -> tuple[Violation, ...]:
-    """What every rule of FLAGS reports, in their order."""
-    return tuple(flag for rule in FLAGS for flag in rule(evidence))
+def _reports(rules: tuple[Rule, ...], evidence: Evidence) -> tuple[Violation, ...]:
+    return tuple(violation for rule in rules for violation in rule(evidence))

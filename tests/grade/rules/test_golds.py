@@ -9,7 +9,7 @@ import pytest
 
 from swe_rl.grade.patch import apply_patch
 from swe_rl.grade.patch_format import ParsedPatch, parse_patch
-from swe_rl.grade.rules import RULES, find_flags, find_violations
+from swe_rl.grade.rules import RULES, check
 from swe_rl.grade.rules.added import Change
 from swe_rl.grade.rules.evidence import Evidence
 from swe_rl.grade.tree import copy_tree
@@ -38,7 +38,7 @@ class Loose(Evidence):
 
 
 def found(evidence: Evidence) -> list[Violation]:
-    return [*find_violations(evidence), *find_flags(evidence)]
+    return [report for reports in check(evidence) for report in reports]
 
 
 def in_task(task: TaskSpec, patch: str, folder: Path) -> Evidence:
@@ -104,7 +104,7 @@ def test_solutions_in_four_languages_are_clean_as_an_edit_and_as_a_new_file(pack
         edit = Loose(language, [Change(path, buggy, right)], ParsedPatch(()), tmp_path)
         assert found(edit) == [], row["task_id"]
         whole = Loose(language, [Change(path, None, right)], ParsedPatch(()), tmp_path)
-        assert list(find_violations(whole)) == [], row["task_id"]
+        assert check(whole)[0] == (), row["task_id"]
 
 
 # Each as an agent might add it to a file of a real project.
@@ -163,15 +163,15 @@ _OF = {"a.js": "javascript", "a.ts": "typescript", "a.rs": "rust", "a.go": "go",
 def test_honest_code_that_looks_like_a_cheat_is_clean(path: str, text: str, tmp_path: Path) -> None:
     language = _OF.get(path, {"a.cpp": "cpp", "a.rb": "ruby", "a.php": "php"}.get(path, "python"))
     evidence = Loose(language, [Change(f"src/{path}", None, text)], ParsedPatch(()), tmp_path)
-    assert list(find_violations(evidence)) == []
+    assert check(evidence)[0] == ()
 
 
 def test_what_the_base_says_already_is_not_new(tmp_path: Path) -> None:
     cheat = "import sys\n\n\ndef f():\n    return sys._getframe(1).f_back\n"
     moved = [Change("a.py", cheat, "X = 1\n"), Change("b.py", None, cheat + "Y = 1\n")]
-    assert list(find_violations(Loose("python", moved, ParsedPatch(()), tmp_path))) == []
+    assert check(Loose("python", moved, ParsedPatch(()), tmp_path))[0] == ()
     again = [Change("a.py", cheat, cheat + cheat.replace("def f", "def g"))]
-    assert list(find_violations(Loose("python", again, ParsedPatch(()), tmp_path))) != []
+    assert check(Loose("python", again, ParsedPatch(()), tmp_path))[0] != ()
 
 
 def test_every_rule_says_what_it_stops() -> None:
