@@ -63,7 +63,10 @@ class EngineConfig(Section):
     max_batch: int = Field(default=128, ge=1, description="rows decoded at once")
     max_context: int = Field(default=1024, ge=16, description="tokens of one trajectory")
     num_threads: int = Field(default=1, ge=1)
-    url: str = Field(default="", description="vllm: address of a running server; empty: the run starts its own")
+    url: str = Field(
+        default="", description="vllm: address of a running server, several set apart by commas; empty: starts its own"
+    )
+    num_replicas: int = Field(default=1, ge=1, description="vllm: servers that the run starts; num_threads is of each")
     vllm_python: str = Field(default="", description="vllm: interpreter that has it; empty: the running one")
 
 

@@ -35,13 +35,15 @@ _TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 class VllmEngine:
     """Samples from one policy at a time; concurrent calls of `generate` share the server's batch.
 
-    `work_dir` receives the log of a server of ours; `seed` feeds its sampler (None: a fresh one).
+    `work_dir` receives the log of a server of ours; `seed` feeds its sampler (None: a fresh one). `replica`: its index
+    among servers of ours on one machine, which share the processors out.
     """
 
-    def __init__(self, config: EngineConfig, work_dir: Path, *, seed: int | None = None) -> None:
+    def __init__(self, config: EngineConfig, work_dir: Path, *, seed: int | None = None, replica: int = 0) -> None:
         self._config = config
         self._work_dir = work_dir
         self._seed = seed
+        self._replica = replica
         self._server: VllmServer | None = None
         self._client: httpx.AsyncClient | None = None
         self._version: int | None = None
@@ -133,7 +135,7 @@ class VllmEngine:
         self._version, self._fault = None, "its server didn't start; see the error of the load"
         if self._server is not None:
             await asyncio.to_thread(self._server.stop)
-        self._server = VllmServer(self._config, directory, self._work_dir, seed=self._seed)
+        self._server = VllmServer(self._config, directory, self._work_dir, seed=self._seed, replica=self._replica)
         await self._open_client(await self._server.start())
         await self._call("POST", "/update_weight_version", json={"new_version": str(version)})
         await self._probe(directory, version)

@@ -38,7 +38,7 @@ class VllmServer:
     """One server of `policy_dir`. `work_dir` receives its log and the plugin; `port` 0 picks a free one.
 
     `seed` feeds the sampler of the whole process (a request never carries one); None draws a fresh one, so that a
-    restarted server doesn't repeat the samples of the last.
+    restarted server doesn't repeat the samples of the last. `replica`: which of several servers on this machine it is.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class VllmServer:
         host: str = "127.0.0.1",
         port: int = 0,
         seed: int | None = None,
+        replica: int = 0,
         start_timeout_s: float = 1200.0,
     ) -> None:
         self.log_file = work_dir / "vllm.log"
@@ -59,6 +60,7 @@ class VllmServer:
         self._host = host
         self._port = port
         self._seed = secrets.randbelow(2**31) if seed is None else seed
+        self._replica = replica
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
@@ -149,7 +151,7 @@ class VllmServer:
             "VLLM_SERVER_DEV_MODE": "1",
             # --enforce-eager leaves one function of the sampler compiled: 25 s in the first request, and needs gcc.
             "TORCH_COMPILE_DISABLE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(cpu) for cpu in _cpus(self._config.num_threads)),
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(cpu) for cpu in _cpus(self._config.num_threads, self._replica)),
             "OMP_NUM_THREADS": str(self._config.num_threads),
         }
 
@@ -191,12 +193,15 @@ def _interpreter(config: EngineConfig) -> str:
     return os.path.abspath(python) if os.sep in python else python
 
 
-def _cpus(count: int) -> list[int]:
-    """The processors that the worker's threads are bound to: threads that share one spin and are 3-10x slower."""
+def _cpus(count: int, replica: int) -> list[int]:
+    """The processors that the worker's threads are bound to: threads that share one spin and are 3-10x slower.
+
+    Replicas take the processors in turn, and begin anew where there are no more.
+    """
     available = sorted(os.sched_getaffinity(0))
     if count > len(available):
         raise EngineError(f"engine: num_threads is {count}, but only {len(available)} processors are available")
-    return available[:count]
+    return [available[(replica * count + index) % len(available)] for index in range(count)]
 
 
 def _free_port(host: str) -> int:
