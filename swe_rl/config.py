@@ -67,6 +67,10 @@ class EngineConfig(Section):
         default="", description="vllm: address of a running server, several set apart by commas; empty: starts its own"
     )
     num_replicas: int = Field(default=1, ge=1, description="vllm: servers that the run starts; num_threads is of each")
+    in_flight: Literal["keep", "drain", "abort"] = Field(
+        default="keep",
+        description="vllm: at new weights a running generation goes on with them, ends first, or is cut and resumed",
+    )
     vllm_python: str = Field(default="", description="vllm: interpreter that has it; empty: the running one")
 
 

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,29 @@ from swe_rl.connections import SpreadTransport
 from swe_rl.errors import EngineError, EngineUnavailableError, PolicyError
 from swe_rl.inference.engine import Completion, SamplingParams
 from swe_rl.inference.vllm_server import VllmServer
-from swe_rl.inference.vllm_wire import empty_completion, error_message, generate_body, read_completion
+from swe_rl.inference.vllm_wire import (
+    empty_completion,
+    error_message,
+    generate_body,
+    join_completions,
+    read_completion,
+)
 
 logger = logging.getLogger(__name__)
 
 # vLLM silently raises a lower positive temperature to this one.
 MIN_TEMPERATURE = 0.01
+_PAUSE_MODES = {"keep": "keep", "drain": "wait", "abort": "abort"}
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+
+
+@dataclass(eq=False)
+class _Request:
+    """One call of `generate` on its way; `is_released`: nobody wants the rest of it."""
+
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    is_done: asyncio.Event = field(default_factory=asyncio.Event)
+    is_released: bool = False
 
 
 class VllmEngine:
@@ -51,7 +67,7 @@ class VllmEngine:
         self._vocab_size = 0
         self._fault = "no policy is loaded; call load first"
         self._loading = asyncio.Lock()
-        self._running: dict[str, dict[str, asyncio.Event]] = {}
+        self._running: dict[str, list[_Request]] = {}
 
     @property
     def url(self) -> str:
@@ -59,7 +75,7 @@ class VllmEngine:
         return self._config.url or (self._server.url if self._server else "")
 
     async def load(self, policy_dir: Path, version: int) -> None:
-        """Serves `policy_dir` as `version`; generations that run are kept and continue with the new weights.
+        """Serves `policy_dir` as `version`; `engine.in_flight` says what becomes of generations that run.
 
         Raises PolicyError if the directory doesn't fit the served model (nothing has changed then), and EngineError if
         the update failed and the server could not be restarted: no token is sampled until a load succeeds.
@@ -93,22 +109,29 @@ class VllmEngine:
         room = self._config.max_context - len(token_ids)
         if room < 1:
             return empty_completion()
-        request_id = uuid.uuid4().hex
-        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        body = generate_body(request_id, token_ids, sampling, self._version)
-        with self._tracked(session_id, request_id):
-            answer = await self._call("POST", "/inference/v1/generate", json=body)
-        return read_completion(answer, self.url)
+        budget = min(sampling.max_tokens, room)
+        completion = empty_completion()
+        with self._tracked(session_id) as request:
+            while True:
+                context = [*token_ids, *completion.token_ids.tolist()]
+                left = replace(sampling, max_tokens=budget - len(completion.token_ids))
+                body = generate_body(request.request_id, context, left, self._version)
+                answer = await self._call("POST", "/inference/v1/generate", json=body)
+                completion = join_completions(completion, read_completion(answer, self.url))
+                was_cut = completion.finish_reason == "abort" and not request.is_released
+                if not was_cut or len(completion.token_ids) >= budget:
+                    return replace(completion, finish_reason="length") if was_cut else completion
 
     async def release(self, session_id: str) -> None:
         """Aborts what runs for the session; its cached blocks are evicted when room is needed or weights change."""
-        running = self._running.get(session_id, {})
-        for request_id, is_done in list(running.items()):
+        for request in list(self._running.get(session_id, ())):
+            request.is_released = True
             # Repeated, because an abort that overtakes its request on the way is lost.
-            while not is_done.is_set():
-                await self._call("POST", "/abort_requests", json={"request_ids": [f"generate-tokens-{request_id}"]})
+            while not request.is_done.is_set():
+                ids = [f"generate-tokens-{request.request_id}"]
+                await self._call("POST", "/abort_requests", json={"request_ids": ids})
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(is_done.wait(), 0.2)
+                    await asyncio.wait_for(request.is_done.wait(), 0.2)
 
     async def close(self) -> None:
         """Ends a server of ours and leaves somebody else's alone. Idempotent."""
@@ -162,7 +185,8 @@ class VllmEngine:
 
     async def _replace_weights(self, directory: Path, version: int) -> None:
         # clear_cache: running requests recompute their keys and values under the new weights instead of mixing both.
-        await self._call("POST", "/pause", params={"mode": "keep", "clear_cache": "true"})
+        mode = _PAUSE_MODES[self._config.in_flight]
+        await self._call("POST", "/pause", params={"mode": mode, "clear_cache": "true"})
         await self._call("POST", "/start_weight_update")
         await self._call("POST", "/update_weights", json={"update_info": {"path": str(directory)}})
         await self._call("POST", "/finish_weight_update", json={"weight_version": str(version)})
@@ -247,13 +271,13 @@ class VllmEngine:
             raise EngineError(f"vllm {self.url}: token {wrong} isn't in the vocabulary of {self._vocab_size}")
 
     @contextlib.contextmanager
-    def _tracked(self, session_id: str, request_id: str) -> Iterator[None]:
-        is_done = asyncio.Event()
-        self._running.setdefault(session_id, {})[request_id] = is_done
+    def _tracked(self, session_id: str) -> Iterator[_Request]:
+        request = _Request()
+        self._running.setdefault(session_id, []).append(request)
         try:
-            yield
+            yield request
         finally:
-            is_done.set()
-            del self._running[session_id][request_id]
+            request.is_done.set()
+            self._running[session_id].remove(request)
             if not self._running[session_id]:
                 del self._running[session_id]

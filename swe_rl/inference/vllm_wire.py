@@ -50,6 +50,17 @@ def empty_completion() -> Completion:
     return Completion(nothing, np.zeros(0, dtype=np.float32), nothing, "length")
 
 
+def join_completions(first: Completion, rest: Completion) -> Completion:
+    """One completion of one that was cut and of what followed it."""
+    return Completion(
+        token_ids=np.concatenate([first.token_ids, rest.token_ids]),
+        logprobs=np.concatenate([first.logprobs, rest.logprobs]),
+        policy_version=np.concatenate([first.policy_version, rest.policy_version]),
+        finish_reason=rest.finish_reason,
+        cached_tokens=max(first.cached_tokens, rest.cached_tokens),
+    )
+
+
 def read_completion(answer: Mapping[str, Any], url: str) -> Completion:
     """Raises EngineError for an answer that can't be trusted in whole; `url` is for its message."""
     try:

@@ -106,20 +106,24 @@ async def test_new_weights_are_used_and_the_prefix_cache_of_the_old_ones_is_not(
     np.testing.assert_allclose(again.logprobs, expected, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize("in_flight", ["keep", "drain", "abort"])
 async def test_each_token_of_an_interrupted_generation_names_the_weights_that_sampled_it(
-    server_engine: VllmEngine, policies: list[Path], prompt: Any, score: Any
+    server_engine: VllmEngine, policies: list[Path], prompt: Any, score: Any, monkeypatch: Any, in_flight: str
 ) -> None:
+    config = server_engine._config.model_copy(update={"in_flight": in_flight})
+    monkeypatch.setattr(server_engine, "_config", config)
     await server_engine.load(policies[0], 10)
     prompts = [prompt(200 + i, 200) for i in range(4)]
-    params = SamplingParams(1.0, 1200, NEVER)
+    params = SamplingParams(1.0, 900, NEVER)
     tasks = [asyncio.create_task(server_engine.generate(f"s{i}", ids, params)) for i, ids in enumerate(prompts)]
     await _wait_for_tokens(server_engine, 100)
     await server_engine.load(policies[1], 11)
     for ids, completion in zip(prompts, await asyncio.gather(*tasks), strict=True):
+        assert (len(completion.token_ids), completion.finish_reason) == (900, "length")
         versions = completion.policy_version
         cut = int((versions == 10).sum())
-        assert 0 < cut < len(versions)
         assert versions.tolist() == [10] * cut + [11] * (len(versions) - cut)
+        assert cut == 900 if in_flight == "drain" else 0 < cut < 900
         old = score(policies[0], ids, completion.token_ids, 1.0)
         new = score(policies[1], ids, completion.token_ids, 1.0)
         np.testing.assert_allclose(completion.logprobs[:cut], old[:cut], atol=TOLERANCE, rtol=0)
