@@ -112,6 +112,7 @@ class TrainConfig(Section):
     row_tokens: int = Field(default=2048, ge=16, description="length of one packed row")
     rows_per_microbatch: int = Field(default=1, ge=1)
     logprob_chunk: int = Field(default=1024, ge=1, description="positions whose logits are held at once")
+    vocab_chunk: int = Field(default=2048, ge=1, description="words of the vocabulary whose logits are held at once")
     num_threads: int = Field(default=1, ge=1)
     num_ranks: int = Field(default=1, ge=1, description="processes of the trainer that `swe-rl run` starts by torchrun")
     dtype: Literal["float64", "float32", "bfloat16"] = Field(

@@ -47,6 +47,7 @@ class _Totals:
 
     loss: float = 0.0
     grad_norm: float = 0.0
+    entropy: float = 0.0
     num_clipped: int = 0
     num_updates: int = 0
     num_skipped: int = 0
@@ -131,7 +132,7 @@ class Trainer:
 
     def _replay(self, row: PackedRow) -> Replay:
         with torch.no_grad():
-            train_logprobs_N = self._weights.logprobs(row)
+            train_logprobs_N = self._weights.scores(row).logprobs
             return Replay(row, train_logprobs_N, self._masking(row, train_logprobs_N, self.version))
 
     def _update_once(
@@ -144,7 +145,7 @@ class Trainer:
         done: list[Replay] = []
         value = 0.0
         for index, row in enumerate(self._mine(rows)):
-            new_logprobs_N = self._weights.logprobs(row)
+            new_logprobs_N, entropy_N = self._weights.scores(row)
             replay = self._replay_of(row, new_logprobs_N.detach(), None if replays is None else replays[index])
             keep_N = replay.mask.keep
             counted_N = keep_N if loss_config.denominator == "kept" else row.trainable_N
@@ -161,6 +162,7 @@ class Trainer:
             torch.autograd.backward(loss.value)
             value += float(loss.value.detach())
             totals.num_clipped += loss.num_clipped
+            totals.entropy += float(entropy_N.detach()[row.trainable_N].nansum())
             done.append(replay)
         num_kept = sum(self._num_units(replay.row, replay.mask.keep) for replay in done)
         value, all_kept = self.ranks.sum(value, num_kept)
@@ -207,11 +209,12 @@ class Trainer:
         return train.lr * warm * (1.0 - 0.9 * min(1.0, max(0.0, progress)))
 
     def _describe(self, totals: _Totals, columns: TokenColumns, batch: TokenBatch) -> dict[str, float]:
-        num_kept = int(columns.kept.sum())
+        num_clipped, entropy = self.ranks.sum(totals.num_clipped, totals.entropy)
         return {
             "train/loss": totals.loss / totals.num_updates,
             "train/grad_norm": totals.grad_norm,
-            "train/clip_fraction": self.ranks.sum(totals.num_clipped)[0] / max(num_kept, 1),
+            "train/clip_fraction": num_clipped / max(int(columns.kept.sum()), 1),
+            "train/entropy": entropy / max(len(columns), 1),
             "train/num_tokens": float(sum(len(row) for row in batch.rows)),
             "train/num_trainable_tokens": float(len(columns)),
             "train/num_trajectories": float(len(batch.trajectories)),

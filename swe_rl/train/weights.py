@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from swe_rl.config import TrainConfig
 from swe_rl.errors import ConfigError
-from swe_rl.model import load_model, recompute_activations, save_policy, token_logprobs
+from swe_rl.model import TokenScores, load_model, recompute_activations, save_policy, token_scores
 from swe_rl.train.batch import PackedRow
 from swe_rl.train.ranks import Ranks
 
@@ -55,9 +55,9 @@ class Weights:
             weight_decay=config.weight_decay,
         )
 
-    def logprobs(self, row: PackedRow) -> Tensor:
-        """[N], NaN where nothing is trainable; differentiable in the weights."""
-        scores: Tensor = self._scorer(row)
+    def scores(self, row: PackedRow) -> TokenScores:
+        """[N] each, NaN where nothing is trainable; differentiable in the weights."""
+        scores: TokenScores = self._scorer(row)
         return scores
 
     def zero_grad(self) -> None:
@@ -102,11 +102,11 @@ class _Scorer(nn.Module):
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         super().__init__()
         self.model = model
-        self._chunk = config.logprob_chunk
+        self._chunk, self._vocab_chunk = config.logprob_chunk, config.vocab_chunk
         self._compute_dtype = torch.bfloat16 if config.dtype == "bfloat16" else None
 
-    def forward(self, row: PackedRow) -> Tensor:
-        return token_logprobs(
+    def forward(self, row: PackedRow) -> TokenScores:
+        return token_scores(
             self.model,  # type: ignore[arg-type]
             row.token_ids_N,
             row.document_N,
@@ -114,6 +114,7 @@ class _Scorer(nn.Module):
             chunk=self._chunk,
             needed_N=row.trainable_N,
             compute_dtype=self._compute_dtype,
+            vocab_chunk=self._vocab_chunk,
         )
 
 

@@ -8,6 +8,8 @@ from transformers import PreTrainedModel
 
 from swe_rl.errors import PolicyError
 from swe_rl.model import token_logprobs, token_scores
+from swe_rl.model.linear import linear
+from swe_rl.model.scores import ChunkedScores, Tile
 
 MakeModel = Callable[..., PreTrainedModel]
 FAMILIES = ["qwen3", "qwen2", "llama"]
@@ -111,38 +113,83 @@ def test_entropy_and_its_gradient_equal_those_of_full_logits(make_model: MakeMod
     torch.testing.assert_close(mixed, plain, atol=1e-4, rtol=1e-4)
 
 
-def test_the_chunk_changes_nothing(make_model: MakeModel) -> None:
-    model = make_model()
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_neither_chunk_changes_scores_or_gradients(make_model: MakeModel, dtype: torch.dtype, tolerance: float) -> None:
+    model = make_model().to(dtype)
     ids, document = _row(13, 21)
     results = []
-    for chunk in (1, 3, 32, 1000):
+    for chunk, vocab_chunk in ((1000, 1000), (1, 1000), (3, 32), (32, 1), (34, 96)):
         model.zero_grad()
-        scores = token_logprobs(model, ids, document, torch.ones(34), chunk)
-        scores[~scores.isnan()].sum().backward()
-        results.append((scores.detach(), model.lm_head.weight.grad.clone()))
-    for scores, grad in results[1:]:
-        torch.testing.assert_close(scores, results[0][0], atol=1e-5, rtol=0, equal_nan=True)
-        torch.testing.assert_close(grad, results[0][1], atol=1e-4, rtol=1e-4)
+        scores = token_scores(model, ids, document, torch.full((34,), 0.7), chunk, vocab_chunk=vocab_chunk)
+        (scores.logprobs + 0.5 * scores.entropy).nansum().backward()
+        grads = [parameter.grad.clone() for parameter in model.parameters()]
+        results.append([scores.logprobs.detach(), scores.entropy.detach(), *grads])
+    for result in results[1:]:
+        for ours, whole in zip(result, results[0], strict=True):
+            scale = float(whole.nan_to_num().abs().max())
+            torch.testing.assert_close(ours, whole, atol=tolerance * scale, rtol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 300.0])
+def test_scores_stay_exact_where_one_part_of_the_vocabulary_dwarfs_the_others(size: float) -> None:
+    """Logits of up to thousands, from there on in float64 without chunks: nothing overflows, nothing cancels."""
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(20, 6, generator=generator)
+    weight = size * torch.randn(50, 6, generator=generator)
+    targets = torch.randint(0, 50, (20,), generator=generator)
+    log_p = torch.log_softmax(linear(hidden, weight).double(), -1)
+    logprobs, entropy = ChunkedScores.apply(hidden, weight, None, targets, torch.ones(20), Tile(7, 9), torch.float32)  # type: ignore[no-untyped-call]
+    expected = log_p.gather(1, targets[:, None]).squeeze(1)
+    torch.testing.assert_close(logprobs.double(), expected, rtol=1e-5, atol=2e-6 * size)
+    torch.testing.assert_close(entropy.double(), -(log_p.exp() * log_p).sum(1), rtol=1e-5, atol=2e-6 * size)
+    assert entropy.max() > 0.01
+
+
+def test_peak_memory_depends_neither_on_positions_times_vocabulary_nor_on_a_chunk_of_either_alone() -> None:
+    """The largest tensor that any operation returns, forward and backward, in a case where only a tile is small."""
+    num_positions, num_words, width, tile = 300, 4000, 4, Tile(40, 200)
+    hidden = torch.randn(num_positions, width, requires_grad=True)
+    weight = torch.randn(num_words, width, requires_grad=True)
+    targets, ones = torch.randint(0, num_words, (num_positions,)), torch.ones(num_positions)
+    with Largest() as largest:
+        logprobs, _ = ChunkedScores.apply(hidden, weight, None, targets, ones, tile, torch.float32)  # type: ignore[no-untyped-call]
+        logprobs.sum().backward()
+    assert largest.numel == weight.numel() < min(tile.positions * num_words, num_positions * tile.words)
+
+
+class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+    """Remembers the size of the largest tensor that an operation returned while it was entered."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.numel = max(self.numel, out.numel())
+        return out
 
 
 def test_no_tensor_of_all_positions_by_the_vocabulary_is_made(make_model: MakeModel) -> None:
-    """Counts the largest tensor any operation returns, forward and backward."""
     model = make_model()
     ids, document = _row(200, 300)
-    largest = 0
-
-    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal largest
-            out = func(*args, **(kwargs or {}))
-            if isinstance(out, torch.Tensor):
-                largest = max(largest, out.numel())
-            return out
-
-    with Largest():
+    with Largest() as largest:
         scores = token_logprobs(model, ids, document, torch.ones(500), chunk=16)
         scores[~scores.isnan()].sum().backward()
-    assert 0 < largest < 500 * 97
+    assert 0 < largest.numel < 500 * 97
+
+
+def test_a_frozen_output_matrix_gets_no_gradient_and_the_layers_the_same(make_model: MakeModel) -> None:
+    model = make_model(is_tied=False)
+    ids, document = _row(20)
+    grads = []
+    for is_frozen in (False, True):
+        model.zero_grad(set_to_none=True)
+        model.lm_head.weight.requires_grad_(not is_frozen)
+        token_logprobs(model, ids, document, torch.ones(20), chunk=7).nansum().backward()
+        grads.append({name: p.grad for name, p in model.named_parameters()})
+    assert grads[0]["lm_head.weight"] is not None and grads[1]["lm_head.weight"] is None
+    for name in grads[0].keys() - {"lm_head.weight"}:
+        assert torch.equal(grads[0][name], grads[1][name]), name
 
 
 def test_nothing_needed_still_gives_a_graph_with_zero_gradients(make_model: MakeModel) -> None:
@@ -183,6 +230,7 @@ def test_a_window_shorter_than_a_document_is_refused(make_model: MakeModel) -> N
         ({"temperature_N": torch.ones(2)}, "temperature has shape"),
         ({"needed_N": torch.ones(3)}, "expected torch.bool"),
         ({"chunk": 0}, "chunk is 0"),
+        ({"vocab_chunk": 0}, "by 0 words"),
     ],
 )
 def test_contradicting_arrays_are_refused(make_model: MakeModel, change: dict[str, object], message: str) -> None:

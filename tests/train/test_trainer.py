@@ -40,6 +40,7 @@ def assert_close(ours, theirs, tolerance=1e-5):
         (["train.rows_per_microbatch=3"], {}),
         (["train.logprob_chunk=1"], {}),
         (["train.logprob_chunk=4096"], {}),
+        (["train.vocab_chunk=7"], {}),
         ([], {"round_to": 32}),
         (["train.recompute=true"], {}),
     ],
@@ -129,6 +130,20 @@ def test_a_vanishing_learning_rate_never_lets_the_mismatch_grow(make_config, mak
     batch = build_batch(make_groups(2))
     gaps = [trainer.update(batch).metrics["mismatch/mean_abs_logprob_diff"] for _ in range(6)]
     assert max(gaps) < 1e-5 and gaps[-1] == gaps[0]
+
+
+@pytest.mark.parametrize("options", [[], ["train.row_tokens=40", "train.minibatches=2", "train.vocab_chunk=5"]])
+def test_the_entropy_is_the_mean_over_trainable_tokens_of_their_whole_distributions(make_config, make_groups, options):
+    groups = make_groups(2)
+    config = make_config("train.lr=1e-30", *options)
+    trainer, result = step(config, groups)
+    total, count = 0.0, 0
+    for t in (t for group in groups for t in group.trajectories):
+        ids = torch.from_numpy(t.token_ids).long()
+        log_p = torch.log_softmax(trainer._weights._model(ids[None]).logits[0, :-1].double() / t.temperature, -1)
+        total -= float((log_p.exp() * log_p).detach().sum(1)[torch.from_numpy(t.sampled[1:])].sum())
+        count += int(t.sampled[1:].sum())
+    assert result.metrics["train/entropy"] == pytest.approx(total / count, rel=1e-6)
 
 
 def test_several_minibatches_update_several_times_and_replay_before_the_first(make_config, make_groups):
