@@ -6,9 +6,12 @@ import java.lang.reflect.Modifier;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.stream.Stream;
 
@@ -18,7 +21,7 @@ import java.util.stream.Stream;
  * <p>{@code RunTests [--report FILE NONCE_FILE]} runs, in order of names, every public method without parameters whose name
  * begins with "test" of every class tests/**&#47;*Test.java, each on an instance of its own. Failures are whatever a test
  * throws; an AssertionError is a failure, anything else an error. With --report: JSON lines {"id", "status", "message"}
- * closed by {"end": n, "nonce": ...}; NONCE_FILE is read and removed before any test. Without: a line for each failure and
+ * closed by {"end": n, "seal": …}; NONCE_FILE is read and removed before any test. Without: a line for each failure and
  * a summary. Exit code: 0 all passed. It isn't a sandbox: it only sees to it that leaving early can't look like success.
  */
 public final class RunTests {
@@ -122,8 +125,18 @@ public final class RunTests {
             text.append("{\"id\": ").append(quote(result.id)).append(", \"status\": ").append(quote(result.status));
             text.append(", \"message\": ").append(quote(result.message)).append("}\n");
         }
-        text.append("{\"end\": ").append(results.size()).append(", \"nonce\": ").append(quote(nonce)).append("}\n");
+        String seal = seal(nonce + "\n" + text);
+        text.append("{\"end\": ").append(results.size()).append(", \"seal\": ").append(quote(seal)).append("}\n");
         Files.write(path, text.toString().getBytes(StandardCharsets.UTF_8));
+    }
+
+    private static String seal(String text) {
+        try {
+            byte[] digest = MessageDigest.getInstance("SHA-256").digest(text.getBytes(StandardCharsets.UTF_8));
+            return HexFormat.of().formatHex(digest);
+        } catch (NoSuchAlgorithmException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     private static String quote(String text) {

@@ -5,7 +5,7 @@
 //
 // A test file calls the global `test(name, fn)`; `fn` may be async; `test.skip(name, fn)` reports a skip. Failures are
 // whatever `fn` throws (node:assert or an Error). All files run in one process, in order of their names.
-// With --report: JSON lines {"id", "status", "message"} closed by {"end": n, "nonce": ...}; NONCE_FILE is read and removed
+// With --report: JSON lines {"id", "status", "message"} closed by {"end": n, "seal": …}; NONCE_FILE is read and removed
 // before any test. Without: one line for each failure and a summary.
 // Exit code: 0 all passed, 1 something failed or broke (an early process.exit included), 2 nothing to run.
 // TypeScript files are transpiled as they are loaded, unchecked, by the package that the `tsc` on PATH belongs to.
@@ -20,7 +20,10 @@ const MESSAGE_LIMIT = 600;
 const TEST_FILE = /\.test\.(js|cjs|mjs|ts)$/;
 const root = process.cwd();
 // Taken before any code of the repository runs.
-const { readFileSync, writeFileSync, readdirSync, unlinkSync } = fs;
+const { readFileSync, readdirSync, unlinkSync, openSync, writeSync, closeSync } = fs;
+const digest = require('crypto').createHash('sha256');
+const addToDigest = digest.update.bind(digest);
+const closeDigest = digest.digest.bind(digest);
 const print = process.stdout.write.bind(process.stdout);
 const leave = process.reallyExit.bind(process);
 const { stringify } = JSON;
@@ -138,6 +141,19 @@ async function outcomeOf(fn) {
   }
 }
 
+// SHA-256 of the nonce, a newline and the text: who changes the report later can't say the same of it.
+function seal(nonce, text) {
+  addToDigest(`${nonce}\n${text}`);
+  return closeDigest('hex');
+}
+
+// writeFileSync would call what `fs` holds by now.
+function writeReport(file, text) {
+  const descriptor = openSync(file, 'w');
+  writeSync(descriptor, text);
+  closeSync(descriptor);
+}
+
 const mustFail = async () => assert.strictEqual(0, 1, 'must fail');
 
 // Strings and numbers alone: no method of an object comes between a result and the report.
@@ -215,7 +231,7 @@ async function main(args) {
   isComplete = true;
   if (!isGenuine) print('ERROR a test that must fail did not: the code changes how tests are judged\n');
   else if (report === null) print(summary());
-  else writeFileSync(report, `${tally.report}{"end": ${tally.count}, "nonce": ${stringify(nonce)}}\n`);
+  else writeReport(report, `${tally.report}{"end": ${tally.count}, "seal": ${stringify(seal(nonce, tally.report))}}\n`);
   return isGenuine && tally.count > 0 && tally.failed + tally.error === 0 ? 0 : 1;
 }
 

@@ -3,8 +3,8 @@
 #     run_tests.sh RECIPE [REPORT NONCE_FILE]
 # RECIPE is run by sh in the repository and puts its *.xml into $XML_DIR; $BUILD is a directory for what it builds, $RUNNER
 # this folder. A run passes if the recipe ends with 0 and reports a test. With a report: all files within one element,
-# closed by a comment with the nonce, whose file is removed before anything of the repository runs. Without: what the
-# recipe says, and a summary. Exit code: 0 all passed, 1 something failed or broke.
+# closed by a comment with the seal, made of the nonce, whose file is removed before anything of the repository runs, and of
+# all lines before it. Without: what the recipe says, and a summary. Exit code: 0 all passed, 1 something failed or broke.
 recipe=$1 report=${2:-}
 nonce=
 if [ -n "$report" ]; then IFS= read -r nonce < "$3" && rm -f "$3" || exit 1; fi
@@ -23,13 +23,15 @@ code=$?
   find "$XML_DIR" -name '*.xml' -type f | LC_ALL=C sort | while IFS= read -r file; do sed 's/<?xml[^>]*?>//' "$file" && echo; done
   echo '</testsuites>'
 } > "$scratch/all.xml"
-num_tests=$(grep -o '<testcase[ >]' "$scratch/all.xml" | wc -l)
+# In a variable, which nothing that a test left running can write to.
+all=$(cat "$scratch/all.xml")
+num_tests=$(printf '%s\n' "$all" | grep -o '<testcase[ >]' | wc -l)
 [ "$code" -eq 0 ] && [ "$num_tests" -eq 0 ] && code=1
 if [ "$num_tests" -eq 0 ]; then
   echo "ERROR no test was reported:"
   head -n 60 "$scratch/log"
 elif [ -n "$report" ]; then
-  { cat "$scratch/all.xml"; printf '<!-- nonce %s -->\n' "$nonce"; } > "$report"
+  printf '%s\n<!-- seal %s -->\n' "$all" "$(printf '%s\n%s\n' "$nonce" "$all" | sha256sum | cut -d ' ' -f 1)" > "$report"
 elif [ "$code" -eq 0 ]; then
   echo "ok $num_tests passed"
 else

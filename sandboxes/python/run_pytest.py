@@ -10,6 +10,7 @@ is removed before pytest, a plugin or anything of the repository is loaded. Exit
 
 import json
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 RANK = ("passed", "skipped", "failed", "error")
@@ -54,8 +55,9 @@ def main(argv: list[str]) -> int:
     recorder = Recorder()
     code = pytest.main([*PINNED, *argv[3:]], plugins=[recorder])
     rows = [{"id": test_id, "status": status} for test_id, status in recorder.status.items()]
-    end = {"end": len(rows), "nonce": nonce}
-    report.write_text("".join(json.dumps(row) + "\n" for row in [*rows, end]))
+    body = "".join(json.dumps(row) + "\n" for row in rows)
+    end = {"end": len(rows), "seal": sha256(f"{nonce}\n{body}".encode()).hexdigest()}
+    report.write_text(f"{body}{json.dumps(end)}\n")
     return int(code)
 
 

@@ -6,15 +6,20 @@ The tests run in a forked child, so that code which leaves the process early can
 writes the report. Behind each file's tests the child runs one that must fail, and reports it with a word of that file
 and the number of tests so far; the run is complete only if all these came as they should, so results that the child's
 other code wrote into the pipe, or turned to passes, spoil the report. With --report: JSON lines
-{"id", "status", "message"} closed by {"end": n, "nonce": ...}; NONCE_FILE is read and removed before any test. Without:
+{"id", "status", "message"} closed by {"end": n, "seal": …}; NONCE_FILE is read and removed before any test. Without:
 one line for each failure and a summary. Exit code: 0 all passed, 1 something failed or broke, 2 nothing to run or bad
-usage. Only built-in modules are imported: a start costs about as much as the bare interpreter. It isn't a sandbox: code
+usage. No module that is written in Python is imported: a start costs about as much as the bare interpreter. It isn't a sandbox: code
 that walks up the stack finds this code.
 """
 
 import builtins
 import posix
 import sys
+
+try:
+    from _sha2 import sha256
+except ImportError:  # before Python 3.12
+    from _sha256 import sha256
 
 __builtins__ = dict(builtins.__dict__)  # what a test puts in the place of a built-in function isn't for this code
 KEY_BYTES = 16
@@ -175,7 +180,8 @@ def take_nonce(path):
 def write_report(path, nonce, records, complete):
     lines = [f'{{"id": "{test_id}", "status": "{status}", "message": "{text}"}}\n' for status, test_id, text in records]
     if complete:
-        lines.append(f'{{"end": {len(records)}, "nonce": "{nonce.translate(ESCAPES)}"}}\n')
+        seal = sha256("".join([nonce, "\n", *lines]).encode()).hexdigest()
+        lines.append(f'{{"end": {len(records)}, "seal": "{seal}"}}\n')
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(lines)
 

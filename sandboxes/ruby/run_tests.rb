@@ -7,10 +7,11 @@
 # The tests run in a forked child, so that code which leaves the process early can't look like success: the parent alone
 # writes the report, and takes a run for complete only after the child's end mark: a test that must fail has failed, with
 # a word that only this code was told, and the number of tests is the recorder's. With --report: JSON lines
-# {"id", "status", "message"} closed by {"end": n, "nonce": ...}; NONCE_FILE is read and removed before any test. Without:
+# {"id", "status", "message"} closed by {"end": n, "seal": …}; NONCE_FILE is read and removed before any test. Without:
 # one line for each failure and a summary. Exit code: 0 all passed, 1 something failed or broke, 2 nothing to run or bad
 # usage. It isn't a sandbox.
 
+require "digest"
 require "json"
 require "minitest"
 
@@ -100,9 +101,10 @@ def read_records(pipe, key)
 end
 
 def write_report(path, nonce, records, complete)
-  lines = records.sort_by { |record| record["id"] }.map { |record| JSON.generate(record) }
-  lines << JSON.generate("end" => records.size, "nonce" => nonce) if complete
-  File.write(path, lines.map { |line| "#{line}\n" }.join)
+  text = records.sort_by { |record| record["id"] }.map { |record| "#{JSON.generate(record)}\n" }.join
+  seal = Digest::SHA256.hexdigest("#{nonce}\n#{text}")
+  text += "#{JSON.generate('end' => records.size, 'seal' => seal)}\n" if complete
+  File.write(path, text)
 end
 
 def print_summary(records, complete)

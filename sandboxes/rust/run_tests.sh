@@ -2,8 +2,8 @@
 # Run all tests of the cargo package in the current directory, unit and integration tests, without doc tests.
 #     run_tests.sh [REPORT NONCE_FILE]
 # Results come from the test binaries' own log files by way of run_binary.sh, not from what is printed.
-# With a report: JSON lines {"id": "<binary>::<test>", "status"} closed by {"end": n, "nonce": ...}, NONCE_FILE is read and
-# removed before anything is built; without: a line for each failure and a summary. The end mark is written only if cargo itself came to its end.
+# With a report: JSON lines {"id": "<binary>::<test>", "status"} closed by {"end": n, "seal": …}, made of the nonce,
+# whose file is removed before anything is built, and of all lines before it. Without: a line for each failure and a summary.
 # Exit code: 0 all passed, 1 something failed or broke.
 here=$(dirname "$0")
 if [ -n "${1:-}" ]; then IFS= read -r nonce < "$2" && rm -f "$2" || exit 1; fi
@@ -16,11 +16,15 @@ triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export "CARGO_TARGET_${triple}_RUNNER=sh $here/run_binary.sh"
 cargo test --offline --no-fail-fast --quiet --tests > "$output" 2>&1
 code=$?
-count=$(wc -l < "$SWE_RL_RECORDS")
-broken=$(grep -cE '"status": "(failed|error)"' "$SWE_RL_RECORDS")
+# In a variable, which nothing that a test left running can write to.
+records=$(cat "$SWE_RL_RECORDS")
+count=$(printf '%s' "$records" | grep -c '')
+broken=$(printf '%s\n' "$records" | grep -cE '"status": "(failed|error)"')
 if [ -n "${1:-}" ]; then
-  cat "$SWE_RL_RECORDS" > "$1"
-  if [ "$count" -gt 0 ]; then printf '{"end": %d, "nonce": "%s"}\n' "$count" "$nonce" >> "$1"; fi
+  if [ "$count" -gt 0 ]; then
+    seal=$(printf '%s\n%s\n' "$nonce" "$records" | sha256sum | cut -d ' ' -f 1)
+    printf '%s\n{"end": %d, "seal": "%s"}\n' "$records" "$count" "$seal" > "$1"
+  fi
 elif [ "$count" -eq 0 ] || { [ "$code" -ne 0 ] && [ "$broken" -eq 0 ]; }; then
   grep -v '^$' "$output" | head -n 60
 elif [ "$broken" -gt 0 ]; then

@@ -4,6 +4,7 @@ module Tap (run) where
 
 import Control.Monad (forM_, when)
 import Data.IORef
+import System.Exit (ExitCode (..), exitWith)
 import System.Environment (getEnv, unsetEnv)
 import Test.Hspec.Core.Format
 import Test.Hspec.Core.Runner
@@ -22,6 +23,8 @@ run spec = do
   results <- reverse <$> readIORef done
   forM_ results $ \(name, result) -> when (isFailure result) $ putStrLn ("FAIL " ++ name ++ ": " ++ describe result)
   writeFile path (unlines (zipWith line [1 :: Int ..] results ++ ["1.." ++ show (length results)]))
+  let failed = length (filter (isFailure . snd) results)
+  exitWith (if failed == 0 then ExitSuccess else ExitFailure (100 + min 99 failed))
 
 line :: Int -> (String, Result) -> String
 line number (name, result) = case result of

@@ -5,4 +5,4 @@ if ! (root=$PWD && cd "$BUILD" && gnatmake -q -g -gnata -I"$root/src" -o program
   head -n 30 "$BUILD/log"
   exit 1
 fi
-"$BUILD/program" > "$TAP_FILE"
+"$BUILD/program" >&3

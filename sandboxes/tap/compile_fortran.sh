@@ -23,4 +23,4 @@ if ! gfortran $flags "$TEST" $(find "$BUILD" -name '*.o') -o "$BUILD/program" > 
   head -n 30 "$BUILD/log"
   exit 1
 fi
-"$BUILD/program" > "$TAP_FILE"
+"$BUILD/program" >&3

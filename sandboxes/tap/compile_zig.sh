@@ -5,4 +5,4 @@ dependencies= modules=
 for source in $names; do dependencies="$dependencies --dep $(basename "$source" .zig)"; done
 for source in $names; do modules="$modules $dependencies -M$(basename "$source" .zig)=$source"; done
 zig test --test-runner "$RUNNER/zig_test.zig" --global-cache-dir "${ZIG_GLOBAL_CACHE_DIR:-$BUILD/global}" \
-  --cache-dir "$BUILD/cache" $dependencies -Mroot="$TEST" $modules > "$TAP_FILE"
+  --cache-dir "$BUILD/cache" $dependencies -Mroot="$TEST" $modules >&3

@@ -45,7 +45,10 @@ Code.require_file(file)
 ExUnit.run()
 
 receive do
-  {:lines, lines} -> File.write!(tap_file, Enum.join(lines ++ ["1..#{length(lines)}"], "\n") <> "\n")
+  {:lines, lines} ->
+    File.write!(tap_file, Enum.join(lines ++ ["1..#{length(lines)}"], "\n") <> "\n")
+    failed = Enum.count(lines, &String.starts_with?(&1, "not"))
+    System.halt(if failed == 0, do: 0, else: 100 + min(99, failed))
 after
   5_000 -> System.halt(1)
 end

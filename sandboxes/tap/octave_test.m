@@ -33,6 +33,7 @@ blocks = read_blocks (test_file);
 is_lent = ! cellfun (@isempty, regexp (blocks, '^%!(shared|function|endfunction)'));
 lent = ["" blocks{is_lent}];
 lines = {};
+failed = 0;
 for block = blocks(! is_lent)
   path = [tempname(getenv ("BUILD")) ".tst"];
   fid = fopen (path, "w");
@@ -41,6 +42,7 @@ for block = blocks(! is_lent)
   [passed, total] = test (path, "quiet", stdout);
   is_good = total > 0 && passed == total;
   if (! is_good)
+    failed++;
     printf ("FAIL %s\n", name_of (block{1}));
   endif
   status = {"not ok", "ok"}{is_good + 1};
@@ -49,3 +51,4 @@ endfor
 fid = fopen (tap_file, "w");
 fputs (fid, [lines{:} sprintf("1..%d\n", numel (lines))]);
 fclose (fid);
+exit ((failed > 0) * (100 + min (99, failed)));

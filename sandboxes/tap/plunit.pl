@@ -15,7 +15,13 @@ main([File]) :-
     setup_call_cleanup(
         open(TapFile, write, Stream),
         ( forall(member(Outcome, Outcomes), write_outcome(Stream, Outcome)), format(Stream, "1..~d~n", [Count]) ),
-        close(Stream)).
+        close(Stream)),
+    aggregate_all(count, member(outcome(_, failed, _, _), Outcomes), Failed),
+    (   Failed =:= 0
+    ->  true
+    ;   Code is 100 + min(99, Failed),
+        halt(Code)
+    ).
 
 run(test(Unit, Name, Options), outcome(Number, Status, Unit, Name), Before, Number) :-
     Number is Before + 1,

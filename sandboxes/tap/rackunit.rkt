@@ -8,11 +8,14 @@
 (define tap-file (getenv "TAP_FILE"))
 (environment-variables-set! (current-environment-variables) #"TAP_FILE" #f)
 (define lines '())
+(define failed 0)
 
 (define (record! name problem)
   (define number (add1 (length lines)))
   (set! lines (cons (format "~a ~a - ~a" (if problem "not ok" "ok") number name) lines))
-  (when problem (printf "FAIL ~a: ~a\n" name problem)))
+  (when problem
+    (set! failed (add1 failed))
+    (printf "FAIL ~a: ~a\n" name problem)))
 
 (define (describe error)
   (define infos (if (exn:test:check? error) (exn:test:check-stack error) '()))
@@ -44,3 +47,4 @@
   (lambda ()
     (for ([line (reverse lines)]) (displayln line))
     (printf "1..~a\n" (length lines))))
+(exit (if (zero? failed) 0 (+ 100 (min 99 failed))))

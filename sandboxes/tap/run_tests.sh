@@ -1,11 +1,13 @@
 #!/bin/sh
 # Run each test file of a repository by a recipe and gather what they say in the Test Anything Protocol.
 #     run_tests.sh DIRECTORY NAME RECIPE [REPORT NONCE_FILE [TEST_FILE ...]]
-# NAME is a pattern for find, which isn't asked where files are given. RECIPE is run by sh once a file, in the repository: $TEST is the file, $TAP_FILE where its
-# TAP goes, $BUILD a directory that stays from file to file, $RUNNER this folder. A file passes if its recipe ends with 0
-# and its plan counts its tests, none of them "not ok". With a report: one subtest a file, closed by a plan and a comment
-# with the nonce, whose file is removed before anything of the repository runs. Without: failures and a summary.
-# Exit code: 0 all passed, 1 something failed or broke.
+# NAME is a pattern for find, which isn't asked where files are given. RECIPE is run by sh once a file, in the repository:
+# $TEST is the file, $BUILD a directory that stays from file to file, $RUNNER this folder. Its TAP goes to descriptor 3; a
+# program that can't write there writes it to $TAP_FILE, at its end, and leaves with 100 plus the number of failed tests (99 at most),
+# so that no process which outlives a test can change what the file says of it. A file passes if its recipe ends with 0 and
+# its plan counts its tests, none of them "not ok". With a report: one subtest a file, closed by a plan and a comment with
+# the seal, made of the nonce, whose file is removed before anything of the repository runs, and of all lines before it.
+# Without: failures and a summary. Exit code: 0 all passed, 1 something failed or broke.
 directory=$1 name=$2 recipe=$3 report=${4:-}
 nonce=
 if [ -n "$report" ]; then IFS= read -r nonce < "$5" && rm -f "$5" || exit 1; fi
@@ -17,18 +19,32 @@ unset BASH_ENV ENV CDPATH
 BUILD=$scratch/build
 mkdir "$BUILD"
 export BUILD RUNNER
-all=$scratch/all.tap said=$scratch/said
-echo "TAP version 14" > "$all"
+said=$scratch/said
+# In variables, which nothing that a test left running can write to.
+all="TAP version 14
+"
 : > "$said"
 num_files=0 num_broken=0
 
-# "whole" if the plan counts the lines of the outermost level, and "clean" if none of those is a failure.
+# "whole" if the plan counts the lines of the outermost level, "clean" if none of those is a failure, and their number.
 judge() {
-  awk '
-    /^(not )?ok([^[:alnum:]_]|$)/ { count++; if (/^not/ != /# *[Tt][Oo][Dd][Oo]/ && !/# *[Ss][Kk][Ii][Pp]/) bad = 1 }
+  printf '%s\n' "$1" | awk '
+    /^(not )?ok([^[:alnum:]_]|$)/ { count++; if (/^not/ != /# *[Tt][Oo][Dd][Oo]/ && !/# *[Ss][Kk][Ii][Pp]/) bad++ }
     /^1\.\.[0-9]+/ { plan = substr($0, 4) + 0 }
-    END { print (count > 0 && plan == count ? "whole" : "broken"), (bad ? "failed" : "clean") }
-  ' "$1"
+    END { print (count > 0 && plan == count ? "whole" : "broken"), (bad ? "failed" : "clean"), bad + 0 }
+  '
+}
+
+# A TAP file's text, if it holds as many failures as its process has counted.
+counted() {
+  num_bad=$(judge "$1")
+  num_bad=${num_bad##* }
+  if [ "$num_bad" -gt 99 ]; then num_bad=99; fi
+  if [ "$code" -eq "$((num_bad > 0 ? 100 + num_bad : 0))" ]; then
+    printf '%s' "$1"
+  else
+    echo "Bail out! its process ended with code $code, which doesn't stand for $num_bad failures"
+  fi
 }
 
 if [ $# -gt 5 ]; then
@@ -43,30 +59,36 @@ while IFS= read -r TEST; do
   TAP_FILE=$scratch/$num_files.tap
   export TAP_FILE
   : > "$TAP_FILE"
-  sh -c "$recipe" > "$scratch/log" 2>&1 < /dev/null
+  tap=$(sh -c "$recipe" 3>&1 > "$scratch/log" 2>&1 < /dev/null)
   code=$?
+  if [ -s "$TAP_FILE" ]; then tap=$(counted "$(cat "$TAP_FILE")"); fi
+  judged=$(judge "$tap")
   verdict="not ok"
-  case "$code $(judge "$TAP_FILE")" in
-    "0 whole clean") verdict=ok ;;
-    *failed) ;;
+  case "$code $judged" in
+    "0 whole clean "*) verdict=ok ;;
+    *" failed "*) ;;
     *) echo "ERROR $TEST ended early" >> "$said" ;;
   esac
   if [ "$verdict" != ok ]; then
     num_broken=$((num_broken + 1))
     # A failure that the test program tells in its own words isn't told twice.
-    grep -q '^FAIL ' "$scratch/log" || sed -n '/^not ok/,/^ok/{/^ok/d;/^1\.\./d;s/^not ok [0-9]* *-* */FAIL /;p;}' "$TAP_FILE" >> "$said"
+    grep -q '^FAIL ' "$scratch/log" || printf '%s\n' "$tap" | sed -n '/^not ok/,/^ok/{/^ok/d;/^1\.\./d;s/^not ok [0-9]* *-* */FAIL /;p;}' >> "$said"
     cat "$scratch/log" >> "$said"
   fi
-  { echo "# Subtest: $TEST"; sed 's/^/    /' "$TAP_FILE"; echo "$verdict $num_files - $TEST"; } >> "$all"
+  all="$all# Subtest: $TEST
+$(printf '%s\n' "$tap" | sed 's/^/    /')
+$verdict $num_files - $TEST
+"
 done < "$scratch/files"
-printf '1..%d\n# nonce %s\n' "$num_files" "$nonce" >> "$all"
+all="${all}1..$num_files
+"
 
-num_passed=$(grep -c '^    ok' "$all")
+num_passed=$(printf '%s' "$all" | grep -c '^    ok')
 if [ -n "$report" ]; then
-  cat "$all" > "$report"
+  printf '%s# seal %s\n' "$all" "$({ printf '%s\n' "$nonce"; printf '%s' "$all"; } | sha256sum | cut -d ' ' -f 1)" > "$report"
 elif [ "$num_broken" -gt 0 ]; then
   head -n 60 "$said"
-  echo "$(grep -c '^    not ok' "$all") failed, $num_passed passed"
+  echo "$(printf '%s' "$all" | grep -c '^    not ok') failed, $num_passed passed"
 elif [ "$num_files" -gt 0 ]; then
   echo "ok $num_passed passed"
 else

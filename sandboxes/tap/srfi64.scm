@@ -7,6 +7,7 @@
 (unsetenv "TAP_FILE")
 (define test-file (cadr (command-line)))
 (define lines '())
+(define failed 0)
 
 (define (record! runner)
   (let* ((kind (test-result-kind runner))
@@ -18,6 +19,7 @@
                     (if (memq kind '(fail xpass)) "not ok" "ok") number name (if (eq? kind 'skip) " # SKIP" ""))
             lines))
     (when (memq kind '(fail xpass))
+      (set! failed (1+ failed))
       (format #t "FAIL ~a: ~a~%" name
               (cond ((not (eq? (value 'actual-error) 'none)) (format #f "raised ~s" (value 'actual-error)))
                     ((not (eq? (value 'expected-value) 'none))
@@ -31,3 +33,4 @@
 
 (call-with-output-file tap-file
   (lambda (port) (format port "~a~%1..~d~%" (string-join (reverse lines) "\n") (length lines))))
+(exit (if (zero? failed) 0 (+ 100 (min 99 failed))))

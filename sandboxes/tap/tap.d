@@ -3,6 +3,7 @@
 module tap;
 
 import core.runtime : Runtime, UnitTestResult;
+import std.algorithm.comparison : min;
 import std.array : join, split;
 import std.conv : to;
 import std.file : write;
@@ -23,11 +24,12 @@ private string nameOf(alias test)()
     return "line " ~ __traits(getLocation, test)[1].to!string;
 }
 
-void runTests(alias mod)()
+int runTests(alias mod)()
 {
     const path = environment["TAP_FILE"];
     environment.remove("TAP_FILE");
     string[] lines;
+    int failed;
     static foreach (test; __traits(getUnitTests, mod))
     {{
         enum name = nameOf!test;
@@ -40,8 +42,10 @@ void runTests(alias mod)()
         catch (Throwable problem)
         {
             lines ~= "not ok " ~ number ~ " - " ~ name;
+            failed++;
             writefln("FAIL %s: %s (%s:%d)", name, problem.msg.split.join(" "), problem.file, problem.line);
         }
     }}
     write(path, lines.join("\n") ~ "\n1.." ~ lines.length.to!string ~ "\n");
+    return failed ? 100 + min(99, failed) : 0;
 }

@@ -4,6 +4,7 @@ import std/[os, strutils, unittest]
 
 type Tap = ref object of OutputFormatter
   lines: seq[string]
+  failed: int
   problem: string
 
 let
@@ -25,9 +26,11 @@ method testEnded*(formatter: Tap, testResult: TestResult) =
     skip = if testResult.status == TestStatus.SKIPPED: " # SKIP" else: ""
   formatter.lines.add(status & " " & $(formatter.lines.len + 1) & " - " & name & skip)
   if testResult.status == TestStatus.FAILED:
+    formatter.failed.inc
     echo "FAIL ", name, ": ", formatter.problem
 
 proc finish*() =
   writeFile(path, tap.lines.join("\n") & "\n1.." & $tap.lines.len & "\n")
+  quit(if tap.failed == 0: 0 else: 100 + min(99, tap.failed))
 
 addOutputFormatter(tap)

@@ -17,6 +17,7 @@ type
   TTapListener = class(TInterfacedObject, ITestListener)
   private
     FLines: TStringList;
+    FNumFailed: Integer;
     FProblem: string;
     FIsSkipped: Boolean;
   public
@@ -29,6 +30,7 @@ type
     procedure StartTestSuite(ATestSuite: TTestSuite);
     procedure EndTestSuite(ATestSuite: TTestSuite);
     property Lines: TStringList read FLines;
+    property NumFailed: Integer read FNumFailed;
   end;
 
 constructor TTapListener.Create;
@@ -69,6 +71,7 @@ begin
   Name := ATest.TestSuiteName + '.' + ATest.TestName;
   if FProblem <> '' then
   begin
+    Inc(FNumFailed);
     FLines.Add(Format('not ok %d - %s', [FLines.Count + 1, Name]));
     WriteLn('FAIL ', Name, ': ', Trim(FProblem));
   end
@@ -99,6 +102,10 @@ begin
   GetTestRegistry.Run(Results);
   Listener.Lines.Add(Format('1..%d', [Listener.Lines.Count]));
   Listener.Lines.SaveToFile(GetEnvironmentVariable('TAP_FILE'));
+  if Listener.NumFailed > 99 then
+    Halt(199);
+  if Listener.NumFailed > 0 then
+    Halt(100 + Listener.NumFailed);
 end;
 
 end.

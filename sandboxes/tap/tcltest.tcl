@@ -23,6 +23,7 @@ proc runner::report {} {
     close $channel
     set channel [open $tap w]
     set count 0
+    set failed 0
     foreach line $lines {
         if {[regexp {^\+\+\+\+ (\S+) PASSED$} $line -> name]} {
             puts $channel "ok [incr count] - $name"
@@ -30,6 +31,7 @@ proc runner::report {} {
             puts $channel "ok [incr count] - $name # SKIP $reason"
         } elseif {[regexp {^==== (\S+) FAILED$} $line -> name]} {
             puts $channel "not ok [incr count] - $name"
+            incr failed
         }
     }
     puts $channel "1..$count"
@@ -43,6 +45,7 @@ proc runner::report {} {
             puts $line
         }
     }
+    exit [expr {$failed ? 100 + min(99, $failed) : 0}]
 }
 
 source $runner::file

@@ -6,6 +6,7 @@ tap_file <- Sys.getenv("TAP_FILE")
 Sys.unsetenv("TAP_FILE")
 # Taken before any code of the repository runs.
 write_lines <- base::writeLines
+leave <- base::quit
 library(testthat)
 
 environment <- new.env(parent = globalenv())
@@ -15,6 +16,7 @@ for (source in sort(list.files("R", pattern = "[.][Rr]$", full.names = TRUE), me
 results <- test_file(file, reporter = "silent", env = environment, stop_on_failure = FALSE)
 
 lines <- character()
+failed <- 0
 for (result in results) {
   name <- if (is.null(result$test)) "code outside of any test" else result$test
   outcomes <- result$results
@@ -25,8 +27,10 @@ for (result in results) {
   skip <- if (any(is_skip) && !any(is_bad)) " # SKIP" else ""
   lines <- c(lines, sprintf("%s %d - %s%s", status, length(lines) + 1, gsub("\n", " ", name), skip))
   if (status == "not ok") {
+    failed <- failed + 1
     reason <- if (is_empty) "expects nothing" else gsub("\\s+", " ", conditionMessage(outcomes[[which(is_bad)[1]]]))
     cat(sprintf("FAIL %s: %s\n", name, reason))
   }
 }
 write_lines(c(lines, sprintf("1..%d", length(lines))), tap_file)
+leave(status = if (failed == 0) 0 else 100 + min(99, failed))

@@ -1,5 +1,5 @@
-//! Test runner of Zig: writes each test's outcome as TAP to stdout, which the recipe sends to $TAP_FILE; what tests say goes to
-//! stderr. A panic or an early exit ends the process before the plan is written.
+//! Test runner of Zig: writes each test's outcome as TAP to stdout, which the recipe sends to descriptor 3; what tests say goes
+//! to stderr. A panic or an early exit ends the process before the plan is written.
 const builtin = @import("builtin");
 const std = @import("std");
 const testing = std.testing;

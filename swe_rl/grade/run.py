@@ -26,6 +26,7 @@ from swe_rl.grade.patch_format import ParsedPatch
 from swe_rl.grade.restore import restore_protected, write_overlay
 from swe_rl.grade.rules import check
 from swe_rl.grade.rules.evidence import Evidence
+from swe_rl.grade.seal import seal
 from swe_rl.grade.tree import copy_tree, read_report
 from swe_rl.sandbox.base import REPORT_DIR, RUNNER_DIR, Backend, Command, CommandResult, Limits, Sandbox, SandboxSpec
 from swe_rl.task.language import LanguageSpec, fill_command
@@ -146,21 +147,22 @@ class TestRun:
             changed = await _find_change(sandbox, built.written)
         finally:
             await sandbox.close()
-        report = await self._parse(directory / report_name, result)
-        if report.is_parsed and any("{nonce}" in part for part in template) and report.nonce != nonce:
-            report = replace(report, is_parsed=False, problem="the report's end mark lacks the runner's nonce")
-        return result, report, changed
+        awaited = nonce if any("{nonce}" in part for part in template) else None
+        return result, await self._parse(directory / report_name, awaited, result), changed
 
-    async def _parse(self, path: Path, result: CommandResult) -> ParsedReport:
+    async def _parse(self, path: Path, nonce: str | None, result: CommandResult) -> ParsedReport:
+        report_format = self._language.report_format
         try:
-            return await run_apart(_read_and_parse, self._language.report_format, path, result.stdout, result.stderr)
+            return await run_apart(_read_and_parse, report_format, path, nonce, result.stdout, result.stderr)
         except UnreadableError as error:
             return ParsedReport.unparsed(f"the report can't be read: {error}")
 
 
-def _read_and_parse(report_format: str, path: Path, stdout: bytes, stderr: bytes) -> ParsedReport:
+def _read_and_parse(report_format: str, path: Path, nonce: str | None, stdout: bytes, stderr: bytes) -> ParsedReport:
     data, problem = read_report(path.parent, path.name)
     report = PARSERS[report_format](data, stdout, stderr)
+    if report.is_parsed and nonce is not None and report.seal != seal(nonce, data or b""):
+        return replace(report, is_parsed=False, problem="the report's end mark isn't its seal")
     return replace(report, problem=problem) if problem and not report.is_parsed else report
 
 

@@ -93,8 +93,13 @@ CHEATS: dict[str, dict[str, str | None]] = {
     "a whole report with the runner's nonce, and the runner killed": {
         SOURCE: "import os\nargv = open(f'/proc/{os.getppid()}/cmdline').read().split(chr(0))\n"
         "path = next(word for word in argv if '/report/' in word)\nnonce = argv[argv.index(path) + 1]\n"
-        f"lines = '''{FORGED_ALL}'''.replace(': 3', ': 3, \"nonce\": \"' + nonce + '\"')\n"
+        f"lines = '''{FORGED_ALL}'''.replace(': 3', ': 3, \"seal\": \"' + nonce + '\"')\n"
         "open(path, 'w').write(lines)\nos.kill(os.getppid(), 9)\nos._exit(0)\n"
+    },
+    "a process left behind that rewrites the report": {
+        SOURCE: "import subprocess\n\nsubprocess.Popen(['sh', '-c', 'i=0; while [ $i -lt 500 ]; do i=$((i+1)); "
+        "for f in /rep*/*.rep*; do sed -i s/failed/passed/ $f; done; done'], stdout=-3, stderr=-3)\n"
+        "\n\ndef clamp(*a):\n    return None\n"
     },
     "the report as a link to a prepared file": {
         "forged.jsonl": FORGED_ALL,

@@ -10,13 +10,13 @@ GOOD = (
     b'{"id": "t.py::b [x y]", "status": "failed", "message": "1 != 2"}\n'
     b'{"id": "t.py::c", "status": "skipped"}\n'
     b'{"id": "t.py::d", "status": "error", "message": "\\u2028"}\n'
-    b'{"end": 4, "nonce": "n0"}\n'
+    b'{"end": 4, "seal": "n0"}\n'
 )
 
 
-def test_a_whole_report_is_parsed_with_its_nonce() -> None:
+def test_a_whole_report_is_parsed_with_its_seal() -> None:
     report = lines.parse(GOOD, b"", b"")
-    assert report.is_parsed and report.nonce == "n0" and report.has_failures
+    assert report.is_parsed and report.seal == "n0" and report.has_failures
     assert report.status == {
         "t.py::a": TestStatus.PASSED,
         "t.py::b [x y]": TestStatus.FAILED,
@@ -40,7 +40,7 @@ def test_no_beginning_of_a_report_is_parsed() -> None:
         b'{"id": "a", "status": "passed"}\n{"end": 0}\n',
         b'{"id": "a", "status": "passed"}\n{"end": true}\n',
         b'{"id": "a", "status": "passed"}\n{"end": 1.0}\n',
-        b'{"id": "a", "status": "passed"}\n{"end": 1, "nonce": 5}\n',
+        b'{"id": "a", "status": "passed"}\n{"end": 1, "seal": 5}\n',
         b'{"id": "a", "status": "passed"}\n{"end": 1, "x": 5}\n',
         b'{"id": "a", "status": "PASSED"}\n{"end": 1}\n',
         b'{"id": "a", "status": ["passed"]}\n{"end": 1}\n',

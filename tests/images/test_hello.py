@@ -60,8 +60,8 @@ runner_folder = "../tap"
 runner = ["run_tests.sh"]
 protected_globs = ["tests/**"]
 [test]
-command = ["sh", "{runner}/run_tests.sh", "tests", "one", 'sh "$TEST" > "$TAP_FILE"', "{report}", "{nonce}"]
-visible_command = ["sh", "{runner}/run_tests.sh", "tests", "one", 'sh "$TEST" > "$TAP_FILE"']
+command = ["sh", "{runner}/run_tests.sh", "tests", "one", 'sh "$TEST" >&3', "{report}", "{nonce}"]
+visible_command = ["sh", "{runner}/run_tests.sh", "tests", "one", 'sh "$TEST" >&3']
 report_format = "tap"
 [hello]
 path = "add.sh"

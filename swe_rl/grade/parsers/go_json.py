@@ -3,7 +3,7 @@
     {"Action": "run", "Package": "example.com/ring", "Test": "TestPush/full"}
     {"Action": "pass", "Package": "example.com/ring", "Test": "TestPush/full", "Elapsed": 0}
     {"Action": "pass", "Package": "example.com/ring", "Elapsed": 0.1}
-    {"Action": "end", "Nonce": "<as given to the runner>"}          ours, the last line, optional
+    {"Action": "end", "Seal": "<see grade.seal>"}                   ours, the last line, optional
 
 The id is "<package>::<test>". A test counts only between its run event and its package's closing event; one that began
 and didn't end is an error. go makes its events from what test binaries print, so a test can print another one's
@@ -25,9 +25,9 @@ def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
     events = _read_events(stdout if report is None else report)
     if events is None:
         return ParsedReport.unparsed("an event is cut or isn't JSON")
-    nonce = ""
+    seal = ""
     if events and events[-1].get("Action") == "end":
-        nonce = str(events.pop().get("Nonce", ""))
+        seal = str(events.pop().get("Seal", ""))
     status: dict[str, TestStatus] = {}
     running: set[str] = set()
     open_packages: set[str] = set()
@@ -52,7 +52,7 @@ def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
     status |= dict.fromkeys(running - status.keys(), TestStatus.ERROR)
     if not status:
         return ParsedReport.unparsed("the report holds no test")
-    return ParsedReport(status, is_parsed=True, nonce=nonce)
+    return ParsedReport(status, is_parsed=True, seal=seal)
 
 
 def _read_events(data: bytes) -> list[dict[str, Any]] | None:

@@ -3,7 +3,7 @@
     <testsuites><testsuite name="ring" failures="1">
       <testcase classname="RingTest" name="wraps[1-2]"><failure message="..."/></testcase>
     </testsuite></testsuites>
-    <!-- nonce <as given to the runner> -->          ours, optional, behind the root element
+    <!-- seal <see grade.seal> -->                   ours, optional, behind the root element
 
 The id is "<classname>::<name>", or the name alone where there is no class or it says the same. Statuses are read by
 `junit_case`. A suite's own <error> or <failure> is an error under the suite's name, and if none of its tests has failed
@@ -20,7 +20,7 @@ from xml.etree.ElementTree import Element
 from swe_rl.grade.parsers.junit_case import UnknownCaseError, read_case
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus, gather
 
-_NONCE = re.compile(r"</testsuites?>\s*<!-- nonce (\S{1,200}) -->\s*\Z")
+_SEAL = re.compile(r"</testsuites?>\s*<!-- seal (\S{1,200}) -->\s*\Z")
 # Runners copy what tests print; control characters are forbidden in XML 1.0, also as references.
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]"
@@ -78,8 +78,8 @@ def parse_cases(report: bytes | None, name_case: Callable[[Element], str]) -> Pa
         return ParsedReport.unparsed(str(error))
     if any(_claims_failures(suite) for suite in root.iter("testsuite")) and all(row[1] not in _BROKEN for row in rows):
         return ParsedReport(dict(rows), problem="a suite counts failures, but the report shows none")
-    nonce = _NONCE.search(text)
-    return gather(rows, nonce=nonce[1] if nonce else "")
+    seal = _SEAL.search(text)
+    return gather(rows, seal=seal[1] if seal else "")
 
 
 def _rows(root: Element, name_case: Callable[[Element], str]) -> Iterator[tuple[str, TestStatus]]:

@@ -1,7 +1,7 @@
 """Format `lines`: JSON lines from our own lean runners, read from the report file only.
 
     {"id": "test_a", "status": "passed|failed|error|skipped", "message": "..."}      one a test
-    {"end": <number of tests>, "nonce": "<as given to the runner>"}                  the last line, once all have run
+    {"end": <number of tests>, "seal": "<see grade.seal>"}                             the last line, once all have run
 
 What it guarantees: a process that ends before the runner wrote the end mark (os._exit, a crash, a kill, a deadline)
 has no parsed report, so it can't pass; text on stdout and stderr is never read; a second line for a test with another
@@ -38,15 +38,15 @@ def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
             return ParsedReport(status, problem=problem)
     if rows[-1]["end"] != len(rows) - 1:
         return ParsedReport(status, problem=f"the end mark counts {rows[-1]['end']} tests, the report {len(rows) - 1}")
-    return ParsedReport(status, is_parsed=True, nonce=rows[-1].get("nonce", ""))
+    return ParsedReport(status, is_parsed=True, seal=rows[-1].get("seal", ""))
 
 
 def _is_end(row: Any) -> bool:
     return (
         isinstance(row, dict)
         and type(row.get("end")) is int
-        and isinstance(row.get("nonce", ""), str)
-        and row.keys() <= {"end", "nonce"}
+        and isinstance(row.get("seal", ""), str)
+        and row.keys() <= {"end", "seal"}
     )
 
 

@@ -25,14 +25,14 @@ class TestStatus(StrEnum):
 class ParsedReport:
     """Statuses by test id. If `is_parsed` is False, `status` may be partial and proves nothing.
 
-    `problem` says in one line why it isn't parsed ('' if it is) and names no test. `nonce` is what the report's end
-    mark repeated, for the formats that have one; the grader compares it with the nonce it handed to the runner.
+    `problem` says in one line why it isn't parsed ('' if it is) and names no test. `seal` is what the report's end
+    mark says, for the formats that have one; the grader compares it with what `grade.seal` says.
     """
 
     status: Mapping[str, TestStatus] = field(default_factory=dict)
     is_parsed: bool = False
     problem: str = ""
-    nonce: str = ""
+    seal: str = ""
 
     @classmethod
     def unparsed(cls, problem: str) -> "ParsedReport":
@@ -43,7 +43,7 @@ class ParsedReport:
         return any(status in (TestStatus.FAILED, TestStatus.ERROR) for status in self.status.values())
 
 
-def gather(rows: Iterable[tuple[str, TestStatus]], nonce: str = "") -> ParsedReport:
+def gather(rows: Iterable[tuple[str, TestStatus]], seal: str = "") -> ParsedReport:
     """A whole report of these tests; unparsed if there is none, or if one is reported with two statuses."""
     status: dict[str, TestStatus] = {}
     for test_id, value in rows:
@@ -51,7 +51,7 @@ def gather(rows: Iterable[tuple[str, TestStatus]], nonce: str = "") -> ParsedRep
             return ParsedReport(status, problem="a test is reported twice with different statuses")
     if not status:
         return ParsedReport.unparsed("the report holds no test")
-    return ParsedReport(status, is_parsed=True, nonce=nonce)
+    return ParsedReport(status, is_parsed=True, seal=seal)
 
 
 Parse = Callable[[bytes | None, bytes, bytes], ParsedReport]

@@ -6,7 +6,7 @@
         1..1
     ok 1 - tests/test_ring.c
     1..1
-    # nonce <as given to the runner>          ours, optional
+    # seal <see grade.seal>                   ours, optional
 
 The id of a nested test is the names on its way joined by "::"; a test without a name is called by its number. A report
 is whole if every level's plan counts its tests, and those that are numbered are numbered in order, whether the numbers
@@ -31,7 +31,7 @@ _DIRECTIVE = re.compile(r"(?<!\\)#\s*(skip|todo)\b.*$", re.IGNORECASE)
 _TIME = re.compile(r"\s#\s*time=[0-9.]+ *m?s\b")
 _BLOCK = re.compile(r"^( +)---$")
 _BROKEN = (TestStatus.FAILED, TestStatus.ERROR)
-_NONCE = re.compile(r"^# nonce (\S+)$")
+_SEAL = re.compile(r"^# seal (\S+)$")
 
 
 @dataclass
@@ -52,7 +52,7 @@ class _Level:
 def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
     """`stderr` isn't read."""
     levels = [_Level()]
-    nonce, block, is_after_point = "", None, False
+    seal, block, is_after_point = "", None, False
     lines = plain_lines(stdout if report is None else report)
     if _PLAN.match(lines[-1]) or _POINT.match(lines[-1]):
         return ParsedReport.unparsed("the last line is cut")
@@ -70,8 +70,8 @@ def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
             problem = _add_point(levels, point)
         elif line.startswith("Bail out!"):
             problem = "the test run bailed out"
-        elif match := _NONCE.match(line):
-            nonce = match[1]
+        elif match := _SEAL.match(line):
+            seal = match[1]
         if problem:
             return ParsedReport.unparsed(problem)
         is_after_point = point is not None
@@ -81,7 +81,7 @@ def parse(report: bytes | None, stdout: bytes, stderr: bytes) -> ParsedReport:
         return ParsedReport.unparsed("a subtest has no closing line")
     if not levels[0].is_whole:
         return ParsedReport.unparsed("the plan is missing or doesn't count the tests")
-    return gather(levels[0].rows, nonce)
+    return gather(levels[0].rows, seal)
 
 
 def _open(levels: list[_Level], depth: int) -> _Level | None:

@@ -3,12 +3,14 @@
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swe_rl.grade.parsers import PARSERS
 from swe_rl.grade.parsers.report import ParsedReport
+from swe_rl.grade.seal import seal
 from swe_rl.task.language import fill_command, read_languages
 
 LANGUAGES = read_languages(Path(__file__).resolve().parents[3] / "sandboxes")
@@ -17,7 +19,7 @@ NONCE = "n0nce"
 
 @pytest.fixture
 def run_tests(tmp_path: Path) -> Callable[[str, dict[str, str]], tuple[int, ParsedReport]]:
-    """Lays a repository and runs its tests: the exit code and the parsed report, whose nonce should be n0nce."""
+    """Lays a repository and runs its tests: the exit code and the parsed report, which is unparsed without its seal."""
 
     def run(name: str, files: dict[str, str]) -> tuple[int, ParsedReport]:
         language = LANGUAGES[name]
@@ -38,6 +40,8 @@ def run_tests(tmp_path: Path) -> Callable[[str, dict[str, str]], tuple[int, Pars
         )
         assert not nonce.exists(), "the nonce must be gone before any code of the repository runs"
         data = report.read_bytes() if report.exists() else None
-        return result.returncode, PARSERS[language.report_format](data, result.stdout, result.stderr)
+        parsed = PARSERS[language.report_format](data, result.stdout, result.stderr)
+        is_whole = parsed.is_parsed and parsed.seal == seal(NONCE, data or b"")
+        return result.returncode, replace(parsed, is_parsed=is_whole)
 
     return run

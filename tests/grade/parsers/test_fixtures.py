@@ -63,7 +63,7 @@ def test_the_report_format_of_each_language_has_a_parser_and_a_report_of_its_own
     report_format, hello = settings["test"]["report_format"], settings["hello"]
     assert report_format in PARSERS
     parsed = parse(report_format, next((FIXTURES / report_format).glob(f"hello-{language}.*")).read_bytes())
-    assert (parsed.is_parsed, parsed.nonce) == (True, "n0nce")
+    assert (parsed.is_parsed, parsed.seal) == (True, "n0nce")
     assert parsed.status[hello["kept"]] is TestStatus.PASSED
     assert parsed.status[hello["fixed"]] in (TestStatus.FAILED, TestStatus.ERROR)
 

@@ -7,7 +7,6 @@ import pytest
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus
 
 RunTests = Callable[[str, dict[str, str]], tuple[int, ParsedReport]]
-NONCE = "n0nce"
 PASSING = {"python": "tests/test_m.py::test_a", "javascript": "tests/m.test.js::a", "ruby": "tests/test_m.rb::M#test_a"}
 FAILING = {"python": "tests/test_m.py::test_b", "javascript": "tests/m.test.js::b", "ruby": "tests/test_m.rb::M#test_b"}
 # Writes the text to every descriptor that a pipe of the runner may have.
@@ -108,16 +107,16 @@ def test_code_under_test_can_not_turn_a_failure_into_a_pass(cheat: str, run_test
     name, code = CHEATS[cheat]
     module, tests, text = VICTIMS[name]
     exit_code, parsed = run_tests(name, {module: HONEST[name] + code, tests: text})
-    is_success = exit_code == 0 and parsed.is_parsed and parsed.nonce == NONCE and not parsed.has_failures
+    is_success = exit_code == 0 and parsed.is_parsed and not parsed.has_failures
     assert not is_success, parsed
-    assert not (parsed.is_parsed and parsed.nonce == NONCE and parsed.status.get(FAILING[name]) is TestStatus.PASSED)
+    assert not (parsed.is_parsed and parsed.status.get(FAILING[name]) is TestStatus.PASSED)
 
 
 @pytest.mark.parametrize("name", sorted(VICTIMS))
 def test_the_same_tests_with_an_honest_module_are_reported_whole(name: str, run_tests: RunTests) -> None:
     module, tests, text = VICTIMS[name]
     _, parsed = run_tests(name, {module: HONEST[name], tests: text})
-    assert (parsed.is_parsed, parsed.nonce) == (True, NONCE)
+    assert parsed.is_parsed, parsed.problem
     assert parsed.status[PASSING[name]] is TestStatus.PASSED
     assert parsed.status[FAILING[name]] is TestStatus.FAILED
 

@@ -51,9 +51,9 @@ def test_a_single_suite_may_be_the_root_and_nothing_else_may() -> None:
 
 
 def test_only_a_comment_behind_the_root_is_the_nonce() -> None:
-    inside = b"<testsuites><testsuite><!-- nonce forged --><testcase name='a'/></testsuite></testsuites>\n"
-    assert junit.parse(inside, b"", b"").nonce == ""
-    assert junit.parse(inside + b"<!-- nonce real -->\n", b"", b"").nonce == "real"
+    inside = b"<testsuites><testsuite><!-- seal forged --><testcase name='a'/></testsuite></testsuites>\n"
+    assert junit.parse(inside, b"", b"").seal == ""
+    assert junit.parse(inside + b"<!-- seal real -->\n", b"", b"").seal == "real"
 
 
 def test_a_test_class_is_found_where_pytests_root_lies_deeper_than_the_file_says() -> None:
