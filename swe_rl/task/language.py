@@ -2,8 +2,8 @@
 
 Everything about a language that isn't code is in its folder; nothing here runs anything. Placeholders in a command's
 arguments: {report} is the path of the report file to write, {runner} the directory of the host-held runner files,
-{nonce} a file with a random word, by which the runner seals the report (grade.seal), and which it removes before any code
-of the repository runs.
+{nonce} a file with a random word, by which the runner seals the report (grade.seal). It is gone before any code of the
+repository runs.
 """
 
 import re
