@@ -16,6 +16,10 @@ from swe_rl.errors import ConfigError
 MaskRule = Literal[
     "none", "tis", "icepop", "geometric", "kl_forward", "kl_reverse", "kpop", "kpop_soft", "dppo_tv", "dppo_kl"
 ]
+Dialect = Literal[
+    "auto", "hermes", "hermes-thinking", "qwen2.5-coder", "qwen3-coder", "qwen3-coder-first", "qwen3.5", "llama3",
+    "deepseek-v3.1", "deepseek-r1", "glm-4.5", "glm-4.7", "gpt-oss", "plain",
+]  # fmt: skip
 
 
 class Section(BaseModel):
@@ -84,6 +88,7 @@ class AgentConfig(Section):
     max_malformed: int = Field(default=2, ge=1, description="malformed completions in a row that end the episode")
     max_observation_tokens: int = Field(default=256, ge=16)
     prompt: Literal["full", "compact"] = "full"
+    dialect: Dialect = Field(default="auto", description="see docs/rendering.md; auto: by what the policy's files say")
     episode_timeout_s: float = Field(default=300.0, gt=0)
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import uuid4
 
-from swe_rl.agent.prompt import build_messages
+from swe_rl.agent.prompt import build_messages, list_tools
 from swe_rl.agent.record import Recording, check_completion
-from swe_rl.agent.render import ParsedCompletion, Renderer
+from swe_rl.agent.render import ParsedCompletion, Renderer, Result
 from swe_rl.agent.tools import Toolbox, ToolResult
 from swe_rl.client import SandboxClient
 from swe_rl.config import Config
@@ -56,7 +56,9 @@ async def run_episode(
         toolbox = Toolbox(client, session.session_id, session.workdir, config.sandbox.exec_timeout_s)
         recording = Recording()
         recording.add_rendered(
-            renderer.prompt(build_messages(config.agent.prompt, task.instruction, session.files)),
+            renderer.prompt(
+                build_messages(config.agent.prompt, task.instruction, session.files), list_tools(config.agent.prompt)
+            )
         )
         try:
             stop_reason = await _run_until(deadline, recording, policy, toolbox, config)
@@ -130,7 +132,7 @@ async def _run_turns(recording: Recording, policy: _Policy, toolbox: Toolbox, co
             return StopReason.MAX_TOKENS if was_cut else StopReason.MALFORMED
         # The last turn's observation would be read by nobody.
         is_last = turn == config.agent.max_turns - 1
-        if not is_last and not _observe(results, parsed.is_closed, recording, policy):
+        if not is_last and not _observe(results, parsed, recording, policy):
             return StopReason.CONTEXT_FULL
     return StopReason.MAX_TURNS
 
@@ -150,11 +152,12 @@ async def _act(parsed: ParsedCompletion, recording: Recording, toolbox: Toolbox)
     return results
 
 
-def _observe(results: list[ToolResult], is_closed: bool, recording: Recording, policy: _Policy) -> bool:
+def _observe(results: list[ToolResult], parsed: ParsedCompletion, recording: Recording, policy: _Policy) -> bool:
     """Appends what came back; False, and nothing appended, if then no token could follow within the context."""
     limit = policy.config.agent.max_observation_tokens
-    texts = [policy.renderer.trim(result.text, limit) for result in results]
-    rendered = policy.renderer.observation(texts, is_closed)
+    names = [""] if parsed.problem else [call.name for call in parsed.calls]
+    seen = [Result(policy.renderer.trim(result.text, limit), name) for result, name in zip(results, names, strict=True)]
+    rendered = policy.renderer.observation(seen, parsed.stop)
     if len(rendered.token_ids) >= policy.room(recording):
         return False
     recording.add_rendered(rendered)

@@ -1,22 +1,17 @@
 """Text to tokens and back, append-only: what the engine saw and sampled is never tokenised again.
 
-Messages and observations flow in and token ids with a `Segment` each flow out; sampled ids flow in and tool calls with
-a `Segment` for every token flow out. Special tokens come from our own template text only: text of the task, of files
-and of tools is encoded by a tokenizer that doesn't have them, so a literal `<|im_end|>` in a file stays ordinary text.
+Messages and results flow in and token ids with a `Segment` each flow out; sampled ids flow in and tool calls with a
+`Segment` for every token flow out. How text looks is the dialect's (`swe_rl.agent.dialects`); here are only tokens.
+Special tokens come from the dialect's own text only: text of the task, of files and of tools is encoded by a tokenizer
+that doesn't have them, so a literal `<|im_end|>` in a file stays ordinary text.
 
 Rule for a token that straddles two segments: it gets the segment of its first byte.
 
-It isn't thread-safe (one event loop uses it), and doesn't know any chat template but ChatML with Hermes tool calls:
-
-    prompt       <|im_start|>system\\n..<|im_end|>\\n<|im_start|>user\\n..<|im_end|>\\n<|im_start|>assistant\\n
-    completion   prose <tool_call>\\n{"name": .., "arguments": {..}}\\n</tool_call><|im_end|>
-    observation  \\n<|im_start|>user\\n<tool_response>\\n..\\n</tool_response><|im_end|>\\n<|im_start|>assistant\\n
+It isn't thread-safe: one event loop uses it.
 """
 
-import json
-import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,32 +19,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
-from swe_rl.agent.completion import CALL_CLOSE, CALL_OPEN, FindMarker, read_completion
+from swe_rl.agent.dialects.base import Dialect, Message, Piece, Result, Sampled, Schema
+from swe_rl.agent.recognition import find_dialect
+from swe_rl.agent.vocabulary import Vocabulary
 from swe_rl.errors import PolicyError
 from swe_rl.trajectory import Segment, ToolCall
 
-_START, _END = "<|im_start|>", "<|im_end|>"
-_STOPS = (_END, "<|endoftext|>")
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Text of one segment; only `is_ours` text may hold special tokens."""
-
-    text: str
-    segment: Segment
-    is_ours: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of the prompt; `is_ours`: written by us, not by a task."""
-
-    role: str
-    text: str
-    is_ours: bool = False
+__all__ = ["Message", "ParsedCompletion", "Rendered", "Renderer", "Result"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,87 +39,84 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParsedCompletion:
-    """`segments` uint8 [n] partitions the n sampled tokens; `problem` is '' iff `calls` can run; `is_closed`: the
-    last token is a stop token."""
+    """`segments` uint8 [n] partitions the n sampled tokens; `problem` is '' iff `calls` can run; `stop` is the stop
+    token at the end, '' if there is none."""
 
     calls: tuple[ToolCall, ...]
     problem: str
     segments: NDArray[np.uint8]
-    is_closed: bool
+    stop: str
 
 
 class Renderer:
-    """Encodes and parses for one tokenizer. Raises PolicyError if that isn't a byte-level one with ChatML tokens."""
+    """Encodes and parses for one vocabulary in one dialect. `differences`: where the policy's own chat template is
+    known to render something else, and why. Raises PolicyError if the vocabulary lacks what the dialect needs."""
 
-    def __init__(self, tokenizer_json: str, where: str = "tokenizer.json") -> None:
-        spec = _read_spec(tokenizer_json, where)
-        added = {token["content"]: int(token["id"]) for token in spec["added_tokens"]}
-        missing = [token for token in (_START, _END) if token not in added]
-        if missing:
-            raise PolicyError(f"{where}: has no token {missing[0]}; expected a ChatML tokenizer")
-        self._added = added
-        self._marker = re.compile("(" + "|".join(re.escape(t) for t in sorted(added, key=len, reverse=True)) + ")")
-        self._plain = _without_added(spec, where)
-        self._bytes = _token_bytes(spec, added, where)
-        self.stop_token_ids = tuple(added[token] for token in _STOPS if token in added)
+    def __init__(self, vocabulary: Vocabulary, dialect: Dialect, differences: Mapping[str, str] | None = None) -> None:
+        missing = [token for token in dialect.needs if token not in vocabulary.added]
+        stops = [token for token in dialect.stops if token in vocabulary.added]
+        if missing or not stops:
+            lacking = " ".join(missing) or f"one of {' '.join(dialect.stops)} (ends a completion)"
+            raise PolicyError(f"{vocabulary.where}: has no token {lacking}; dialect {dialect.name} needs it")
+        self.dialect = dialect
+        self.differences = dict(differences or {})
+        self.stop_token_ids = tuple(vocabulary.added[token] for token in stops)
+        self.token_bytes = vocabulary.token_bytes
+        self._vocabulary = vocabulary
+        self._added = vocabulary.added
+        self._added_text = {token_id: text for text, token_id in vocabulary.added.items()}
 
     @classmethod
-    def from_policy(cls, policy_dir: Path) -> "Renderer":
-        """Reads `tokenizer.json` of a Hugging Face directory."""
-        path = Path(policy_dir) / "tokenizer.json"
-        try:
-            return cls(path.read_text(encoding="utf-8"), str(path))
-        except OSError as error:
-            raise PolicyError(f"{path}: can't be read: {error.strerror}; expected a policy directory") from error
+    def from_policy(cls, policy_dir: Path, dialect: str = "auto") -> "Renderer":
+        """Reads a Hugging Face directory, finds the dialect (or takes the named one) and compares it with the
+        directory's chat template."""
+        vocabulary = Vocabulary.from_policy(policy_dir)
+        found = find_dialect(policy_dir, vocabulary.added, dialect)
+        return cls(vocabulary, found.dialect, found.differences)
 
-    def prompt(self, messages: Sequence[Message]) -> Rendered:
-        """All messages, and the opening of the first completion."""
-        pieces: list[Piece] = []
-        for message in messages:
-            pieces += [_ours(f"{_START}{message.role}\n")]
-            pieces += [Piece(message.text, Segment.PROMPT, message.is_ours), _ours(f"{_END}\n")]
-        return self._render([*pieces, _ours(f"{_START}assistant\n")])
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Schema] = ()) -> Rendered:
+        """All messages, the tools, and the opening of the first completion."""
+        return self._render(self.dialect.prompt(messages, tools))
 
-    def observation(self, texts: Sequence[str], is_closed: bool = True) -> Rendered:
-        """One response a call, and the opening of the next completion; first closes a completion that isn't."""
-        pieces = [_ours(("" if is_closed else _END) + f"\n{_START}user")]
-        for text in texts:
-            pieces += [_ours("\n<tool_response>\n"), Piece(text, Segment.OBSERVATION), _ours("\n</tool_response>")]
-        return self._render([*pieces, _ours(f"{_END}\n{_START}assistant\n")])
+    def observation(self, results: Sequence[Result], stop: str) -> Rendered:
+        """One result a call, and the opening of the next completion; `stop` is what the last one ended with."""
+        return self._render(self.dialect.observation(results, stop))
 
-    def completion(self, calls: Sequence[tuple[str, Mapping[str, Any]]], prose: str = "") -> list[int]:
-        """Token ids of a completion as a policy should write it, the stop token included: for demonstrations."""
-        pieces = [Piece(prose, Segment.TEXT)]
-        for index, (name, arguments) in enumerate(calls):
-            body = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
-            pieces += [_ours(("\n" if index or prose else "") + f"{CALL_OPEN}\n"), Piece(body, Segment.TOOL_ARGS)]
-            pieces += [_ours(f"\n{CALL_CLOSE}")]
-        return self._render([*pieces, _ours(_END)]).token_ids
+    def completion(
+        self, calls: Sequence[tuple[str, Mapping[str, Any]]], prose: str = "", reasoning: str = ""
+    ) -> list[int]:
+        """Token ids of a completion as a policy should write it, the stop token included: for demonstrations. Raises
+        ValueError for calls that the dialect can't write so that they can be read again."""
+        token_ids = self._render(self.dialect.completion(reasoning, prose, calls)).token_ids
+        read = [(call.name, dict(call.arguments)) for call in self.parse(token_ids).calls]
+        if read != [(name, dict(arguments)) for name, arguments in calls]:
+            raise ValueError(f"dialect {self.dialect.name} can't write these calls: they would be read as {read}"[:400])
+        return token_ids
 
     def parse(self, token_ids: Sequence[int], offset: int = 0) -> ParsedCompletion:
         """Reads sampled tokens; calls carry positions from `offset`. Never raises for what was sampled."""
-        is_closed = bool(len(token_ids)) and int(token_ids[-1]) in self.stop_token_ids
-        body = [int(t) for t in token_ids[: len(token_ids) - is_closed]]
-        pieces = [self.token_bytes(t) for t in body]
-        starts = list(accumulate((len(p) for p in pieces), initial=0))
-        reading = read_completion(b"".join(pieces), self._finder(body, starts, b"".join(pieces)))
+        stop = self._added_text.get(int(token_ids[-1]), "") if len(token_ids) else ""
+        stop = stop if stop in self.dialect.stops else ""
+        body = [int(t) for t in token_ids[: len(token_ids) - bool(stop)]]
+        spelled = [self.token_bytes(t) for t in body]
+        starts = list(accumulate(map(len, spelled), initial=0))
+        # surrogateescape maps every byte string to text and back without loss.
+        text = b"".join(spelled).decode("utf-8", "surrogateescape")
+        places = _Places(text, starts[-1])
+        reading = self.dialect.read(Sampled(text, stop, self._finder(body, starts, text, places)))
         segments = np.empty(len(token_ids), dtype=np.uint8)
-        segments[: len(body)] = reading.segments[starts[:-1]]
+        segments[: len(body)] = places.spread(reading.segments)[starts[:-1]]
         segments[len(body) :] = Segment.STOP
         calls = tuple(
             ToolCall(
                 name=call.name,
                 arguments=call.arguments,
-                start=offset + bisect_right(starts, call.start, hi=len(body)) - 1,
-                end=offset + bisect_left(starts, call.end, hi=len(body)),
+                start=offset + bisect_right(starts, places.byte(call.start), hi=len(body)) - 1,
+                end=offset + bisect_left(starts, places.byte(call.end), hi=len(body)),
             )
             for call in reading.calls
         )
-        return ParsedCompletion(calls, reading.problem, segments, is_closed)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """What a token spells; b'' for an id that the vocabulary leaves unused."""
-        return self._bytes.get(int(token_id), b"")
+        return ParsedCompletion(calls, reading.problem, segments, stop)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """For people: special tokens spelled out, bytes that aren't UTF-8 replaced."""
@@ -153,7 +127,7 @@ class Renderer:
         # A token rarely spells more than 16 characters: encoding megabytes to keep 256 tokens would stall the loop.
         cut = _cut(text, keep=max_tokens * 16)
         keep = len(cut)
-        while (count := len(self._plain.encode(cut, add_special_tokens=False).ids)) > max_tokens:
+        while (count := len(self._vocabulary.encode(cut).ids)) > max_tokens:
             keep = min(keep - 8, keep * max_tokens // count)
             if keep <= 0:
                 return ""
@@ -167,13 +141,14 @@ class Renderer:
         run: list[tuple[str, Segment]] = []
 
         def flush() -> None:
-            ids = self._plain.encode("".join(text for text, _ in run), add_special_tokens=False).ids
-            token_ids.extend(ids)
-            segments.extend(self._tag(ids, run))
+            encoding = self._vocabulary.encode("".join(text for text, _ in run))
+            token_ids.extend(encoding.ids)
+            ends = list(accumulate(len(text) for text, _ in run))
+            segments.extend(int(run[min(bisect_right(ends, at), len(run) - 1)][1]) for at, _ in encoding.offsets)
             run.clear()
 
         for piece in pieces:
-            for part in self._marker.split(piece.text) if piece.is_ours else [piece.text]:
+            for part in self._vocabulary.split(piece.text) if piece.is_ours else [piece.text]:
                 if piece.is_ours and part in self._added:
                     flush()
                     token_ids.append(self._added[part])
@@ -183,27 +158,49 @@ class Renderer:
         flush()
         return Rendered(token_ids, segments)
 
-    def _tag(self, ids: Sequence[int], run: Sequence[tuple[str, Segment]]) -> list[int]:
-        ends = list(accumulate(len(text.encode("utf-8", "replace")) for text, _ in run))
-        starts = list(accumulate((len(self.token_bytes(t)) for t in ids), initial=0))[:-1]
-        # A normaliser may lengthen text: what lies past the last end belongs to the last part.
-        return [int(run[min(bisect_right(ends, start), len(run) - 1)][1]) for start in starts]
-
-    def _finder(self, body: Sequence[int], starts: Sequence[int], data: bytes) -> FindMarker:
-        """A marker that is a token of its own counts only as that token; any other is found by its bytes."""
+    def _finder(
+        self, body: Sequence[int], starts: Sequence[int], text: str, places: "_Places"
+    ) -> Callable[[str, int], int]:
+        """A marker that is a token of its own counts only as that token; any other is found by its spelling."""
+        found: dict[int, list[int]] = {}
+        for token_id, start in zip(body, starts, strict=False):
+            if token_id in self._added_text:
+                found.setdefault(token_id, []).append(places.character(start))
 
         def find(marker: str, position: int) -> int:
             token_id = self._added.get(marker)
             if token_id is None:
-                return data.find(marker.encode(), position)
-            first = bisect_left(starts, position)
-            return next((starts[i] for i in range(first, len(body)) if body[i] == token_id), -1)
+                return text.find(marker, position)
+            at = found.get(token_id, [])
+            index = bisect_left(at, position)
+            return at[index] if index < len(at) else -1
 
         return find
 
 
-def _ours(text: str) -> Piece:
-    return Piece(text, Segment.TEMPLATE, is_ours=True)
+class _Places:
+    """Characters of a text and the bytes that they stand for."""
+
+    def __init__(self, text: str, num_bytes: int) -> None:
+        self._ends: NDArray[np.int64] | None = None
+        if len(text) != num_bytes:
+            signs = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+            widths = 1 + (signs >= 0x80) + (signs >= 0x800) + (signs >= 0x10000).astype(np.int64)
+            widths[(signs >= 0xDC80) & (signs <= 0xDCFF)] = 1  # a byte that isn't UTF-8
+            self._ends = np.concatenate(([0], np.cumsum(widths)))
+
+    def byte(self, character: int) -> int:
+        return character if self._ends is None else int(self._ends[character])
+
+    def character(self, byte: int) -> int:
+        """The one whose bytes hold this byte."""
+        return byte if self._ends is None else int(np.searchsorted(self._ends, byte, side="right")) - 1
+
+    def spread(self, segments: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """From one entry a character to one a byte; the last entry stands for the end."""
+        if self._ends is None:
+            return segments
+        return np.repeat(segments, np.append(np.diff(self._ends), 1))
 
 
 def _cut(text: str, keep: int) -> str:
@@ -211,45 +208,3 @@ def _cut(text: str, keep: int) -> str:
         return text
     head, tail = (keep + 1) // 2, keep // 2
     return f"{text[:head]}\n[{len(text) - keep} characters left out]\n{text[len(text) - tail :]}"
-
-
-def _read_spec(tokenizer_json: str, where: str) -> dict[str, Any]:
-    try:
-        spec = json.loads(tokenizer_json)
-    except json.JSONDecodeError as error:
-        raise PolicyError(f"{where}: not JSON: {error}") from error
-    kind = spec.get("model", {}).get("type")
-    if kind != "BPE" or not isinstance(spec.get("added_tokens"), list):
-        raise PolicyError(f"{where}: model type is {kind!r}, expected a byte-level 'BPE' with added_tokens")
-    return dict(spec)
-
-
-def _without_added(spec: Mapping[str, Any], where: str) -> Tokenizer:
-    """The same tokenizer without its added tokens, also where the model's vocabulary repeats them."""
-    contents = {token["content"] for token in spec["added_tokens"]}
-    vocab = {token: i for token, i in spec["model"]["vocab"].items() if token not in contents}
-    plain = {**spec, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    try:
-        return Tokenizer.from_str(json.dumps({**plain, "model": {**spec["model"], "vocab": vocab}}))
-    except Exception as error:  # the library raises bare Exception
-        raise PolicyError(f"{where}: the tokenizer can't be built: {error}") from error
-
-
-def _token_bytes(spec: Mapping[str, Any], added: Mapping[str, int], where: str) -> dict[int, bytes]:
-    alphabet = _byte_alphabet()
-    table: dict[int, bytes] = {}
-    for token, token_id in spec["model"]["vocab"].items():
-        if token in added:
-            continue
-        try:
-            table[token_id] = bytes(alphabet[sign] for sign in token)
-        except KeyError as error:
-            raise PolicyError(f"{where}: token {token!r} isn't in the byte-level alphabet") from error
-    return table | {token_id: token.encode("utf-8") for token, token_id in added.items()}
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Sign -> byte of byte-level BPE: printable Latin-1 stands for itself, the other bytes for U+0100 onwards."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}

@@ -85,7 +85,7 @@ async def _collect(
     expert = Expert(tasks, config.coldstart.seed, config.agent.max_turns)
     engine = ScriptedEngine(expert.reply, out_dir / "tokenizer.json")
     await engine.load(out_dir, 0)
-    renderer = Renderer.from_policy(out_dir)
+    renderer = Renderer.from_policy(out_dir, config.agent.dialect)
     client = SandboxClient(url, token)
     slots = asyncio.Semaphore(_CONCURRENCY)
     with Progress(console=Console(file=sys.stderr)) as progress:

@@ -76,7 +76,7 @@ async def _evaluate(
     from swe_rl.client import SandboxClient
     from swe_rl.eval.evaluate import evaluate
 
-    renderer = Renderer.from_policy(policy_dir)
+    renderer = Renderer.from_policy(policy_dir, config.agent.dialect)
     async with SandboxClient(*service) as client:
         engine = open_engine(config)
         with Progress(console=Console(file=sys.stderr)) as progress:

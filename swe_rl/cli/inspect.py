@@ -155,14 +155,14 @@ def _show_logprobs(console: "Console", t: "Trajectory", texts: list[str]) -> Non
 
 def _texts(run_dir: Path, t: "Trajectory") -> list[str]:
     """What each token spells, with the tokenizer of a policy of the run."""
-    from swe_rl.agent.render import Renderer
+    from swe_rl.agent.vocabulary import Vocabulary
     from swe_rl.errors import PolicyError
 
     found = sorted((run_dir / "policies").glob("v*/tokenizer.json"))
     if not found:
         raise PolicyError(f"{run_dir / 'policies'}: no policy with a tokenizer.json; tokens can't be spelled")
-    renderer = Renderer.from_policy(found[-1].parent)
-    return [renderer.token_bytes(token).decode("utf-8", "replace") for token in t.token_ids.tolist()]
+    vocabulary = Vocabulary.from_policy(found[-1].parent)
+    return [vocabulary.token_bytes(token).decode("utf-8", "replace") for token in t.token_ids.tolist()]
 
 
 def _number(value: float | None) -> str:

@@ -67,7 +67,7 @@ async def _rollout(config: "Config", steps: int, until_published: bool) -> int:
                 tasks,
                 client=client,
                 engine=engine,
-                renderer=Renderer.from_policy(config.policy.path),
+                renderer=Renderer.from_policy(config.policy.path, config.agent.dialect),
                 rollouts=rollouts,
                 policies=PolicyStore(config.run.dir, config.run.store_url),
                 config=config,

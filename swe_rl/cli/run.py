@@ -230,7 +230,7 @@ async def _evaluate_policy(config: "Config", policy_dir: Path, name: str, url: s
                 policy_dir,
                 client,
                 engine,
-                Renderer.from_policy(policy_dir),
+                Renderer.from_policy(policy_dir, config.agent.dialect),
                 name=name,
                 on_episode=lambda _, done, total: progress.update(bar, completed=done, total=total),
             )

@@ -1,8 +1,6 @@
 """What a policy is told at the start."""
 
-import json
-
-from swe_rl.agent.prompt import build_messages
+from swe_rl.agent.prompt import build_messages, list_tools
 from swe_rl.agent.render import Renderer
 from swe_rl.agent.tools import TOOLS
 
@@ -13,14 +11,14 @@ def test_the_compact_prompt_is_the_instruction_and_one_file_a_line() -> None:
     assert message.text == "Fix add.\nFiles:\nsrc/a.py\ntests/test_a.py"
 
 
-def test_the_full_prompt_lists_every_tool_as_a_schema() -> None:
+def test_the_full_prompt_lists_every_tool_as_a_schema_and_the_compact_one_none() -> None:
     system, user = build_messages("full", "Fix add.", ["a.py"])
-    listing = system.text.split("<tools>\n")[1].split("\n</tools>")[0]
-    schemas = [json.loads(line)["function"] for line in listing.splitlines()]
+    schemas = [tool["function"] for tool in list_tools("full")]
     assert [schema["name"] for schema in schemas] == list(TOOLS)
     edit = next(schema for schema in schemas if schema["name"] == "edit")
     assert edit["parameters"]["required"] == ["path", "old", "new"]
     assert system.is_ours and not user.is_ours and user.role == "user" and "Fix add." in user.text
+    assert list_tools("compact") == []
 
 
 def test_the_full_prompt_names_how_many_files_it_leaves_out() -> None:
@@ -30,6 +28,6 @@ def test_the_full_prompt_names_how_many_files_it_leaves_out() -> None:
 
 def test_our_own_marker_in_the_system_message_is_a_token_but_a_file_name_is_not(renderer: Renderer) -> None:
     marker = 3  # <tool_call> in the toy tokenizer
-    plain = renderer.prompt(build_messages("full", "Fix.", ["a.py"])).token_ids
-    trapped = renderer.prompt(build_messages("full", "Fix.", ["<tool_call>.py"])).token_ids
+    plain = renderer.prompt(build_messages("full", "Fix.", ["a.py"]), list_tools("full")).token_ids
+    trapped = renderer.prompt(build_messages("full", "Fix.", ["<tool_call>.py"]), list_tools("full")).token_ids
     assert plain.count(marker) == trapped.count(marker) == 2

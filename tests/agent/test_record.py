@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from swe_rl.agent.record import Recording, check_completion
-from swe_rl.agent.render import Message, Renderer
+from swe_rl.agent.render import Message, Renderer, Result
 from swe_rl.errors import EngineError
 from swe_rl.inference.engine import Completion
 from swe_rl.trajectory import Segment, StopReason
@@ -23,7 +23,7 @@ def test_a_recording_becomes_a_trajectory_with_aligned_arrays(renderer: Renderer
     recording.add_rendered(prompt)
     ids = renderer.completion([("view", {"path": "a.py"})])
     recording.add_completion(_completion(ids), renderer.parse(ids, offset=len(recording)))
-    observation = renderer.observation(["ok"])
+    observation = renderer.observation([Result("ok")], "<|im_end|>")
     recording.add_rendered(observation)
     recording.add_completion(_completion(ids[:5], version=4), renderer.parse(ids[:5], offset=len(recording)))
     t = recording.to_trajectory(

@@ -10,13 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from swe_rl.agent.render import Message, ParsedCompletion, Renderer
+from swe_rl.agent.dialects.hermes import Hermes
+from swe_rl.agent.render import Message, ParsedCompletion, Renderer, Result
+from swe_rl.agent.vocabulary import Vocabulary
 from swe_rl.errors import PolicyError
 from swe_rl.trajectory import SAMPLED_SEGMENTS, Segment
 
 _TRAPS = st.sampled_from(
     ["<|im_end|>", "<|im_start|>system", "<tool_call>", "</tool_call>", "<tool_response>", '"', "\\", '"}}', "<think>"]
 )
+_END = "<|im_end|>"
 _SPECIAL = set(range(7))  # ids of the toy tokenizer's added tokens
 _TEXT = st.lists(st.one_of(st.text(max_size=12), _TRAPS), max_size=5).map("".join)
 _PARTS = st.sampled_from(
@@ -57,7 +60,7 @@ def test_a_prompt_is_chatml_and_opens_the_first_completion(renderer: Renderer, p
 
 
 def test_an_observation_holds_one_response_a_call(renderer: Renderer, policy_dir: Path) -> None:
-    rendered = renderer.observation(["ok", "error: no file x"])
+    rendered = renderer.observation([Result("ok"), Result("error: no file x")], _END)
     text = (
         "\n<|im_start|>user\n<tool_response>\nok\n</tool_response>\n<tool_response>\nerror: no file x\n"
         "</tool_response><|im_end|>\n<|im_start|>assistant\n"
@@ -68,7 +71,7 @@ def test_an_observation_holds_one_response_a_call(renderer: Renderer, policy_dir
 
 
 def test_an_observation_first_closes_a_completion_that_was_cut(renderer: Renderer) -> None:
-    opened, closed = renderer.observation(["ok"], is_closed=False), renderer.observation(["ok"])
+    opened, closed = renderer.observation([Result("ok")], ""), renderer.observation([Result("ok")], _END)
     assert renderer.decode(opened.token_ids[:1]) == "<|im_end|>"
     assert opened.token_ids[1:] == closed.token_ids
     assert opened.segments[0] == Segment.TEMPLATE
@@ -79,7 +82,7 @@ def test_an_observation_first_closes_a_completion_that_was_cut(renderer: Rendere
 def test_text_of_a_task_or_a_tool_never_becomes_a_special_token(renderer: Renderer, text: str) -> None:
     for rendered, own in (
         (renderer.prompt([Message("user", text)]), Segment.PROMPT),
-        (renderer.observation([text]), Segment.OBSERVATION),
+        (renderer.observation([Result(text)], _END), Segment.OBSERVATION),
     ):
         foreign = [t for t, s in zip(rendered.token_ids, rendered.segments, strict=True) if s == own]
         assert not _SPECIAL & set(foreign)
@@ -99,7 +102,7 @@ def test_a_vocabulary_that_repeats_special_tokens_does_not_bring_them_back(polic
     spec = json.loads((policy_dir / "tokenizer.json").read_text())
     spec["model"]["ignore_merges"] = True  # a whole word of the vocabulary is taken as it is
     spec["pre_tokenizer"]["use_regex"] = False
-    ids = Renderer(json.dumps(spec)).completion([], prose="<tool_call>")
+    ids = Renderer(Vocabulary(json.dumps(spec)), Hermes()).completion([], prose="<tool_call>")
     assert not _SPECIAL & set(ids[:-1])
 
 
@@ -113,7 +116,7 @@ def test_a_rendered_call_is_parsed_back_and_its_change_is_tagged(
     ids = renderer.completion([("edit", arguments)], prose)
     parsed = renderer.parse(ids, offset=50)
 
-    assert parsed.problem == "" and parsed.is_closed
+    assert parsed.problem == "" and parsed.stop == _END
     assert [(c.name, c.arguments) for c in parsed.calls] == [("edit", arguments)]
     assert parsed.segments[-1] == Segment.STOP
     _check_diff_bytes(renderer, ids, parsed, [old, new])
@@ -181,7 +184,7 @@ def test_escaped_text_is_tagged_by_its_place_not_by_its_value(renderer: Renderer
     text = '<tool_call>{"arguments":{"content":"\\u00e9\\n\\"}}","path":"\\"content\\""},"name":"create"}</tool_call>'
     ids = _encode(policy_dir, text)
     parsed = renderer.parse(ids)
-    assert parsed.problem == "" and not parsed.is_closed
+    assert parsed.problem == "" and parsed.stop == ""
     assert parsed.calls[0].arguments == {"content": 'é\n"}}', "path": '"content"'}
     data = b"".join(renderer.token_bytes(t) for t in ids)
     first = data.index(b'"\\u00e9') + 1
@@ -264,14 +267,14 @@ def test_an_unused_id_takes_the_segment_of_its_place(renderer: Renderer) -> None
 
 def test_nothing_sampled_is_no_call(renderer: Renderer) -> None:
     parsed = renderer.parse([])
-    assert parsed.problem == "no tool call" and parsed.segments.shape == (0,) and not parsed.is_closed
+    assert parsed.problem == "no tool call" and parsed.segments.shape == (0,) and parsed.stop == ""
 
 
 @_SETTINGS
 @given(text=st.text(max_size=300), max_tokens=st.integers(40, 80))
 def test_a_trimmed_text_fits_and_a_short_one_is_whole(renderer: Renderer, text: str, max_tokens: int) -> None:
     trimmed = renderer.trim(text, max_tokens)
-    rendered = renderer.observation([trimmed])
+    rendered = renderer.observation([Result(trimmed)], _END)
     assert sum(s == Segment.OBSERVATION for s in rendered.segments) <= max_tokens + 1
     if len(text.encode()) <= max_tokens:
         assert trimmed == text
@@ -291,11 +294,11 @@ def test_a_tokenizer_that_is_not_byte_level_is_refused(policy_dir: Path) -> None
     spec = json.loads((policy_dir / "tokenizer.json").read_text())
     spec["model"]["vocab"]["▁word"] = 9999
     with pytest.raises(PolicyError, match="byte-level alphabet"):
-        Renderer(json.dumps(spec))
+        Renderer(Vocabulary(json.dumps(spec)), Hermes())
 
 
 def test_a_tokenizer_without_chatml_is_refused(policy_dir: Path) -> None:
     spec = json.loads((policy_dir / "tokenizer.json").read_text())
     spec["added_tokens"] = []
-    with pytest.raises(PolicyError, match="ChatML"):
-        Renderer(json.dumps(spec))
+    with pytest.raises(PolicyError, match=r"no token <\|im_start\|> <\|im_end\|>; dialect hermes"):
+        Renderer(Vocabulary(json.dumps(spec)), Hermes())
