@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from functools import cache
 from typing import ParamSpec, TypeVar
 
@@ -34,7 +35,7 @@ async def run_apart(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
     """`function(*args, **kwargs)`, all of it picklable; what it raises is raised here.
 
     Raises UnreadableError if the call met one of its own limits or crashed, and SandboxError if somebody else ended its
-    process, or the machine was too busy to run it.
+    process, or the machine was too busy to run it or couldn't start one.
     """
     future = _readers().schedule(_limited, args=(CPU_LIMIT_S, function, args, kwargs), timeout=_WALL_LIMIT_S)
     try:
@@ -45,6 +46,9 @@ async def run_apart(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
                 f"a process that reads what a policy wrote was killed: exit code {error.exitcode}"
             ) from error
         raise UnreadableError(f"the reader of it {_describe(error.exitcode)}") from error
+    except BrokenExecutor as error:
+        _readers.cache_clear()  # the next call starts others
+        raise SandboxError(f"the processes that read what a policy wrote can't be started: {error}") from error
     except MemoryError as error:
         raise UnreadableError(f"reading it takes over {MEMORY_LIMIT_BYTES >> 20} MB of memory") from error
     except TimeoutError as error:

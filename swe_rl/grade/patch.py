@@ -19,6 +19,8 @@ from swe_rl.sandbox.base import FileEntry
 from swe_rl.task.language import compile_globs
 
 MAX_PATCH_BYTES = 2 * 1024 * 1024
+MAX_FILES = 2000
+MAX_DEPTH = 40
 ATTRIBUTES = ".gitattributes"
 MAX_PATH_BYTES = 1024
 MAX_NAME_BYTES = 200
@@ -37,7 +39,8 @@ GENERATED_GLOBS = (
 def make_patch(base: Mapping[str, FileEntry], tree: Mapping[str, FileEntry], ignored_globs: Sequence[str] = ()) -> str:
     """The git-style diff that turns `base` into `tree`; '' if they are equal.
 
-    New files that match GENERATED_GLOBS or `ignored_globs` are left out. Raises SandboxUnavailableError without git.
+    New files that match GENERATED_GLOBS or `ignored_globs` are left out. Raises PatchError where every check would
+    refuse the patch for its size, before anything is compared; SandboxUnavailableError without git.
     """
     is_generated = compile_globs((*GENERATED_GLOBS, *ignored_globs)).fullmatch
     changed = [
@@ -45,6 +48,7 @@ def make_patch(base: Mapping[str, FileEntry], tree: Mapping[str, FileEntry], ign
         for path in sorted(base.keys() | tree.keys())
         if base.get(path) != tree.get(path) and (path in base or not is_generated(path))
     ]
+    _check_growth(changed, base, tree)
     rest, attributes = _split_attributes(changed)
     binary = [path for path in rest if not (_is_text(base.get(path)) and _is_text(tree.get(path)))]
     is_binary = set(binary)
@@ -59,8 +63,8 @@ def make_patch(base: Mapping[str, FileEntry], tree: Mapping[str, FileEntry], ign
 def check_patch(patch: str, *, allow_binary: bool = False) -> ParsedPatch:
     """Parses the whole patch and refuses what no solution needs.
 
-    Raises PatchError for a patch that is too large or not in git's format; for an absolute path, `..` or a `.git`
-    component; for symbolic links and submodules; and for binary content unless `allow_binary`.
+    Raises PatchError for a patch that is too large, touches too many files or isn't in git's format; for an absolute
+    path, `..` or a `.git` component; for symbolic links and submodules; and for binary content unless `allow_binary`.
     """
     try:
         num_bytes = len(patch.encode("utf-8"))
@@ -69,6 +73,7 @@ def check_patch(patch: str, *, allow_binary: bool = False) -> ParsedPatch:
     if num_bytes > MAX_PATCH_BYTES:
         raise PatchError(f"patch: {num_bytes} bytes, more than the {MAX_PATCH_BYTES} allowed; make it smaller")
     parsed = parse_patch(patch)
+    _check_count(parsed.paths)
     for file in parsed.files:
         for path in file.paths:
             _check_path(path)
@@ -90,8 +95,9 @@ def apply_patch(
     them can change what it does. Every line of context must match; an offset is allowed, fuzz isn't.
     """
     parsed = check_patch(patch, allow_binary=allow_binary)
+    touched = set(parsed.paths)
     for path in parsed.paths:
-        _check_place(directory, path, set(parsed.paths))
+        _check_place(directory, path, touched)
     with tempfile.TemporaryDirectory(prefix="swe-rl-apply-", dir=scratch_dir or memory_dir()) as name:
         stage = Path(name)
         for paths, which in zip(_split_attributes(parsed.paths), ("--exclude", "--include"), strict=True):
@@ -101,6 +107,20 @@ def apply_patch(
                 _apply_in(stage, f"{which}=*{ATTRIBUTES}", patch)
         _write_back(stage, directory, parsed.paths)
     return parsed
+
+
+def _check_count(paths: Sequence[str]) -> None:
+    if len(paths) > MAX_FILES:
+        raise PatchError(f"patch: touches {len(paths)} files, more than the {MAX_FILES} allowed; make it smaller")
+
+
+def _check_growth(changed: Sequence[str], base: Mapping[str, FileEntry], tree: Mapping[str, FileEntry]) -> None:
+    """All that files grow by stands in a patch, so one that says it needn't be made."""
+    _check_count(changed)
+    sizes = ((len(base[path].data) if path in base else 0, path) for path in changed if path in tree)
+    num_bytes = sum(max(0, len(tree[path].data) - before) for before, path in sizes)
+    if num_bytes > MAX_PATCH_BYTES:
+        raise PatchError(f"patch: adds {num_bytes} bytes, more than the {MAX_PATCH_BYTES} allowed; make it smaller")
 
 
 def _split_attributes(paths: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -184,6 +204,8 @@ def _check_path(path: str) -> None:
         raise PatchError(f"patch: {path!r}: a path may hold no .git component")
     if len(path.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
         raise PatchError(f"patch: {path[:80]!r}...: the path is too long; give the file a shorter name")
+    if len(parts) > MAX_DEPTH:
+        raise PatchError(f"patch: {path[:80]!r}...: lies {len(parts)} deep, more than the {MAX_DEPTH} allowed")
 
 
 def _check_place(directory: Path, path: str, touched: set[str]) -> None:

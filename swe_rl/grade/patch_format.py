@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from swe_rl.errors import PatchError
 
-_HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_HUNK = re.compile(r"@@ -[0-9]{1,9}(?:,([0-9]{1,9}))? \+[0-9]{1,9}(?:,([0-9]{1,9}))? @@")
 _MODE_LINES = ("old mode ", "new mode ", "new file mode ", "deleted file mode ")
 _NAME_LINES = ("rename from ", "rename to ", "copy from ", "copy to ")
 _OTHER_LINES = ("similarity index ", "dissimilarity index ", "index ")
@@ -153,7 +153,7 @@ def _read_hunk(reader: _Reader) -> list[str]:
 def _skip_binary(reader: _Reader) -> None:
     """One or two blocks, each a 'literal N' or 'delta N' line, base-85 lines, and an empty line."""
     reader.take()
-    while re.fullmatch(r"(?:literal|delta) \d+", reader.line):
+    while re.fullmatch(r"(?:literal|delta) [0-9]+", reader.line):
         reader.take()
         while reader.line:
             reader.take()

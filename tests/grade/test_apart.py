@@ -73,6 +73,15 @@ async def test_a_reader_that_fails_takes_nothing_with_it(bad) -> None:
     assert results == 2 * [0, 2, 4, 6, 8]
 
 
+async def test_readers_that_cannot_be_started_are_a_fault_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart._readers.cache_clear()
+    with monkeypatch.context() as machine:
+        machine.setattr(apart, "_prepare", leave)
+        with pytest.raises(SandboxError, match="started"):
+            await run_apart(double, 1)
+    assert await run_apart(double, 21) == 42
+
+
 async def test_the_event_loop_goes_on_while_a_reader_hangs() -> None:
     hanging = asyncio.create_task(run_apart(hang))
     ticks = 0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_rl.errors import PatchError
-from swe_rl.grade.patch import MAX_PATCH_BYTES, apply_patch, check_patch, make_patch
+from swe_rl.grade.patch import MAX_DEPTH, MAX_FILES, MAX_PATCH_BYTES, apply_patch, check_patch, make_patch
 from swe_rl.sandbox.base import FileEntry
 
 
@@ -194,6 +194,40 @@ def test_a_patch_that_is_too_large_is_refused() -> None:
 def test_what_has_no_single_reading_is_refused(patch: str) -> None:
     with pytest.raises(PatchError):
         check_patch(patch)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 10, "\u0663", "-1", "1e3", ""])
+@pytest.mark.parametrize("header", ["-{0},1 +1,1", "-1,{0} +1,1", "-1,1 +{0},1", "-1,1 +1,{0}"])
+def test_a_hunk_whose_numbers_git_would_not_read_is_refused(header: str, number: str) -> None:
+    patch = f"diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ {header.format(number)} @@\n-x\n+y\n"
+    with pytest.raises(PatchError, match="line"):
+        check_patch(patch)
+
+
+@pytest.mark.parametrize(
+    "grown",
+    [
+        {f"f{i}": FileEntry("100644", b"") for i in range(MAX_FILES + 1)},
+        {f"f{i}": FileEntry("100644", b"x\n" * (MAX_PATCH_BYTES // 16)) for i in range(9)},
+        {"f": FileEntry("100644", bytes(MAX_PATCH_BYTES + 1))},
+    ],
+)
+def test_what_no_check_would_take_is_not_even_compared(
+    grown: dict[str, FileEntry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(PatchError, match="make it smaller"):
+        make_patch({"g": FileEntry("100644", b"")}, grown)
+
+
+def test_a_patch_of_too_many_files_or_folders_is_refused() -> None:
+    new = "diff --git a/{0} b/{0}\nnew file mode 100644\n"
+    assert check_patch("".join(new.format(f"f{i}") for i in range(MAX_FILES)))
+    with pytest.raises(PatchError, match=f"{MAX_FILES + 1} files"):
+        check_patch("".join(new.format(f"f{i}") for i in range(MAX_FILES + 1)))
+    assert check_patch(new.format("/".join("d" * MAX_DEPTH)))
+    with pytest.raises(PatchError, match="deep"):
+        check_patch(new.format("/".join("d" * (MAX_DEPTH + 1))))
 
 
 def test_a_rename_touches_both_of_its_paths() -> None:

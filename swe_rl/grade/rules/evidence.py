@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from swe_rl.grade.patch_format import ParsedPatch, PatchedFile
 from swe_rl.grade.rules.added import AddedCode, Change
+from swe_rl.grade.rules.spelling import as_compiled
 from swe_rl.task.language import LanguageSpec
 from swe_rl.task.spec import TaskSpec
 from swe_rl.verdict import Violation
@@ -38,7 +39,7 @@ class Evidence:
         """
         paths = [path for path in self.patch.paths if not self.language.is_protected(path)]
         changes = [
-            Change(path, read_text(self.task.environment_dir / path), read_text(self.tree / path)) for path in paths
+            Change(path, _as_compiled(path, self.task.environment_dir), _as_compiled(path, self.tree)) for path in paths
         ]
         return tuple(change for change in changes if not _is_own_test(change, changes))
 
@@ -86,6 +87,11 @@ def read_text(path: Path) -> str | None:
     if path.is_symlink() or not path.is_file():
         return None
     return path.read_bytes().decode("utf-8", "replace")
+
+
+def _as_compiled(path: str, root: Path) -> str | None:
+    text = read_text(root / path)
+    return None if text is None else as_compiled(path, text)
 
 
 def is_entry(path: str) -> bool:

@@ -15,6 +15,7 @@ _JAVA_TYPE = re.compile(r"\b(?:class|interface|enum|record) (\w+)")
 _RUST_MACRO = re.compile(r"\bmacro_rules! ?(\w+)")
 _RUST_SYMBOL = re.compile(r'\bno_mangle\b.{0,60}?\bfn (\w+)|\bexport_name="(\w+)"')
 _MACRO = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w+")
 
 
@@ -48,9 +49,14 @@ def _c_functions(source: Source | None) -> set[str]:
     return set(_C_FUNCTION.findall(source.said())) & read_names("c")
 
 
+def _macros(text: str) -> set[str]:
+    """Both as the text stands and without comments: one may stand inside a directive, or look like one in a string."""
+    return {*_MACRO.findall(text), *_MACRO.findall(_COMMENT.sub(" ", text))}
+
+
 def _new_macros(change: Change, evidence: Evidence) -> set[str]:
     """Macros of the change that are words of the harness, of the C library or of the language."""
-    new = set(_MACRO.findall(change.new or "")) - set(_MACRO.findall(change.old or ""))
+    new = _macros(change.new or "") - _macros(change.old or "")
     if not new:
         return set()
     headers = [path for path in (*evidence.harness, *evidence.base_tests) if path.suffix == ".h"]

@@ -3,9 +3,9 @@
     getattr(sys,  '_get' +    # a comment
             "frame")(1)                          ->   getattr(sys,"_getframe")(1)
 
-Every string is in double quotes, strings that are only joined are one, words are set apart by one blank and nothing
-else is. Grammars are tree-sitter's; a language without one is read by its Pygments lexer, and a file that neither
-knows isn't code.
+Every string is in double quotes, an escape that stands for a letter is that letter, strings that are only joined are
+one, words are set apart by one blank and nothing else is. Grammars are tree-sitter's; a language without one is read by
+its Pygments lexer, and a file that neither knows isn't code.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,6 +19,8 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, String
 from tree_sitter import Node, Parser, Tree
 from tree_sitter_language_pack import SupportedLanguage, get_parser
+
+from swe_rl.grade.rules.spelling import unescaped
 
 Token: TypeAlias = tuple[Literal["code", "text"], str]
 
@@ -100,8 +102,8 @@ class Source:
         """What is on the given lines (from 0), or in all of it."""
         chosen = None if lines is None else frozenset(lines)
         if self.tree is None:
-            return _render(_lexed(self.path, self.text, chosen))
-        return _render(_leaves(self.tree.root_node, chosen))
+            return unescaped(_render(_lexed(self.path, self.text, chosen)))
+        return unescaped(_render(_leaves(self.tree.root_node, chosen)))
 
 
 def read_source(path: str, text: str) -> Source | None:
@@ -117,7 +119,7 @@ def read_source(path: str, text: str) -> Source | None:
 
 def said_by(node: Node) -> str:
     """What a part of a tree says."""
-    return _render(_leaves(node, None))
+    return unescaped(_render(_leaves(node, None)))
 
 
 def _leaves(node: Node, lines: frozenset[int] | None) -> Iterator[Token]:
