@@ -1,5 +1,16 @@
+// Those of java.lang, too: a class of the default package, which may be the product's, would go before them.
 import java.io.IOException;
 import java.io.PrintStream;
+import java.lang.AssertionError;
+import java.lang.Class;
+import java.lang.IllegalStateException;
+import java.lang.Runtime;
+import java.lang.StackTraceElement;
+import java.lang.String;
+import java.lang.StringBuilder;
+import java.lang.System;
+import java.lang.Thread;
+import java.lang.Throwable;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;

@@ -14,6 +14,13 @@ _C_FUNCTION = re.compile(r"(?<![\w.>])(?:fn )?(\w+)\([^(){};]*(?:\([^()]*\)[^(){
 _JAVA_TYPE = re.compile(r"\b(?:class|interface|enum|record) (\w+)")
 _RUST_MACRO = re.compile(r"\bmacro_rules! ?(\w+)")
 _RUST_SYMBOL = re.compile(r'\bno_mangle\b.{0,60}?\bfn (\w+)|\bexport_name="(\w+)"')
+# Names for the linker in Ada, Fortran and Pascal, which don't tell large letters from small ones.
+_EXPORTED = {
+    "ada": re.compile(r'\b(?:Export\w*|External_Name|Link_Name)\b[^;"]{0,80}"(\w+)"', re.IGNORECASE),
+    "fortran": re.compile(r'\bbind\(c,name="(\w+)"', re.IGNORECASE),
+    "pascal": re.compile(r'\b(?:alias:|exports \w+ name|public name)"(\w+)"', re.IGNORECASE),
+}
+_SML = re.compile(r"\b(struct|sig|let|local|end)\b|\b(?:fun|and|val rec|val|structure) (\w+)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w+")
@@ -39,7 +46,25 @@ def _shadowing_names(source: Source, change: Change, evidence: Evidence) -> set[
         macros = (set(_RUST_MACRO.findall(said)) - set(_RUST_MACRO.findall(before))) & read_names("rust_macros")
         symbols = {match[1] or match[2] for match in _RUST_SYMBOL.finditer(change.says)}
         return macros | (symbols & read_names("c"))
+    if source.language in _EXPORTED:
+        return set(_EXPORTED[source.language].findall(change.says)) & read_names("c")
+    if source.language == "sml":
+        return (_top_level(said) - _top_level(before)) & read_names("sml")
     return set()
+
+
+def _top_level(said: str) -> set[str]:
+    """Names that a source of Standard ML defines outside of structures and of expressions."""
+    open_words: list[str] = []
+    names = set()
+    for word, name in _SML.findall(said):
+        if word == "end":
+            del open_words[-1:]
+        elif word:
+            open_words.append(word)
+        elif all(opened == "local" for opened in open_words):
+            names.add(name)
+    return names
 
 
 def _c_functions(source: Source | None) -> set[str]:

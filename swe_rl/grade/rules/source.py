@@ -78,7 +78,7 @@ _GRAMMARS: dict[str, tuple[str, SupportedLanguage]] = {
 }
 _LEXERS = {  # of COBOL and Perl there are grammars, whose scanners never end on some texts
     ".awk": ("awk", "awk"),
-    ".cob": ("cobol", "cobol"),
+    ".cob": ("cobol", "cobolfree"),
     ".pl": ("prolog", "prolog"),
     ".pm": ("perl", "perl"),
     ".raku": ("raku", "perl6"),
@@ -169,6 +169,7 @@ def _is_string(kind: str) -> bool:
         "character_literal",
         "heredoc_body",
         "raw_text",
+        "str_lit",
     )
 
 
@@ -190,8 +191,11 @@ def _lexed(path: str, text: str, lines: frozenset[int] | None) -> Iterator[Token
     name = _LEXERS[PurePosixPath(path).suffix.lower()][1]
     line = 0
     for kind, value in _lexer(name).get_tokens(text):
-        if (lines is None or line in lines) and kind not in Comment and value.strip():
-            yield ("text", value.strip("'\"")) if kind in String else ("code", value.strip())
+        if lines is None or line in lines:
+            if kind in String:
+                yield "text", value.strip("'\"")
+            elif kind not in Comment and value.strip():
+                yield "code", value.strip()
         line += value.count("\n")
 
 

@@ -7,8 +7,18 @@ import pytest
 from swe_rl.grade.parsers.report import ParsedReport, TestStatus
 
 RunTests = Callable[[str, dict[str, str]], tuple[int, ParsedReport]]
-PASSING = {"python": "tests/test_m.py::test_a", "javascript": "tests/m.test.js::a", "ruby": "tests/test_m.rb::M#test_a"}
-FAILING = {"python": "tests/test_m.py::test_b", "javascript": "tests/m.test.js::b", "ruby": "tests/test_m.rb::M#test_b"}
+PASSING = {
+    "java": "tests/MTest.java::testA",
+    "javascript": "tests/m.test.js::a",
+    "python": "tests/test_m.py::test_a",
+    "ruby": "tests/test_m.rb::M#test_a",
+}
+FAILING = {
+    "java": "tests/MTest.java::testB",
+    "javascript": "tests/m.test.js::b",
+    "python": "tests/test_m.py::test_b",
+    "ruby": "tests/test_m.rb::M#test_b",
+}
 # Writes the text to every descriptor that a pipe of the runner may have.
 WRITE = """import os
 for fd in range(3, 20):
@@ -19,7 +29,8 @@ RESULTS = "passed\\ttests/test_m.py::test_a\\t\\npassed\\ttests/test_m.py::test_
 REPORT = """const fs = require('fs'), words = fs.readFileSync('/proc/self/cmdline', 'utf8').split('\\0');
 const at = words.indexOf('--report'), line = (row) => JSON.stringify(row) + '\\n';
 const row = (name) => line({ id: `tests/m.test.js::${name}`, status: 'passed' });
-const write = (nonce) => fs.writeFileSync(words[at + 1], row('a') + row('b') + line({ end: 2, nonce }));
+const rows = row('a') + row('b'), hash = (text) => require('crypto').createHash('sha256').update(text).digest('hex');
+const write = (nonce) => fs.writeFileSync(words[at + 1], rows + line({ end: 2, seal: hash(nonce + '\\n' + rows) }));
 """
 # Per case: a language, and what the repository's own module does when it is loaded to make the failing test pass.
 CHEATS: dict[str, tuple[str, str]] = {
@@ -73,6 +84,19 @@ CHEATS: dict[str, tuple[str, str]] = {
         "javascript",
         REPORT + "process.on('exit', () => write(words[at + 2]));",
     ),
+    "another way to write": (
+        "javascript",
+        "const fs = require('fs'); for (const name of ['writeSync', 'writeFileSync']) { const write = fs[name];"
+        " fs[name] = (to, text, ...rest) => write(to, String(text).replaceAll('failed', 'passed'), ...rest); }",
+    ),
+    "another StringBuilder": (
+        "java",
+        "final class StringBuilder {\n    private final java.lang.StringBuilder text = new java.lang.StringBuilder();\n"
+        "    StringBuilder() {}\n    StringBuilder(Object start) { append(start); }\n"
+        "    StringBuilder append(Object more) {\n"
+        '        text.append(String.valueOf(more).replace("failed", "passed"));\n        return this;\n    }\n'
+        "    public String toString() { return text.toString(); }\n}\n",
+    ),
     "another assertion": (
         "ruby",
         "module Minitest::Assertions\n  def assert(*) = true\n  def assert_equal(*) = true\nend\n",
@@ -92,6 +116,12 @@ VICTIMS: dict[str, tuple[str, str, str]] = {
         "const assert = require('assert'); require('../m.js');\n"
         "test('a', () => {}); test('b', async () => assert.equal(1, 2));",
     ),
+    "java": (
+        "src/StringBuilder.java",
+        "tests/MTest.java",
+        "public class MTest {\n    public void testA() {}\n"
+        '    public void testB() { throw new AssertionError("x"); }\n}\n',
+    ),
     "ruby": (
         "lib/m.rb",
         "tests/test_m.rb",
@@ -99,7 +129,12 @@ VICTIMS: dict[str, tuple[str, str, str]] = {
         "  def test_a = assert(true)\n  def test_b = assert_equal(1, 2)\nend\n",
     ),
 }
-HONEST = {"python": "X = 2\n", "javascript": "module.exports = 2;\n", "ruby": "X = 2\n"}
+HONEST = {
+    "java": "",
+    "javascript": "module.exports = 2;\n",
+    "python": "X = 2\n",
+    "ruby": "X = 2\n",
+}
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
