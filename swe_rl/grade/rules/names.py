@@ -18,7 +18,7 @@ _RUST_SYMBOL = re.compile(r'\bno_mangle\b.{0,60}?\bfn (\w+)|\bexport_name="(\w+)
 _EXPORTED = {
     "ada": re.compile(r'\b(?:Export\w*|External_Name|Link_Name)\b[^;"]{0,80}"(\w+)"', re.IGNORECASE),
     "fortran": re.compile(r'\bbind\(c,name="(\w+)"', re.IGNORECASE),
-    "pascal": re.compile(r'\b(?:alias:|exports \w+ name|public name)"(\w+)"', re.IGNORECASE),
+    "pascal": re.compile(r'\b(?:alias: ?|exports \w+ name|public name)"(\w+)"', re.IGNORECASE),
 }
 _SML = re.compile(r"\b(struct|sig|let|local|end)\b|\b(?:fun|and|val rec|val|structure) (\w+)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
