@@ -69,6 +69,8 @@ def compare(directory: Path, header: Header, config: dict[str, Any]) -> list[str
         new_header, new_config = read_header(directory), read_config(directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [f"{type(error).__name__}: {error}"]
+    if config.get("tie_word_embeddings"):  # then the head is the embedding, whether it's written out or not
+        header, new_header = ({k: v for k, v in one.items() if k != "lm_head.weight"} for one in (header, new_header))
     problems = [f"tensor {name} is missing" for name in sorted(header.keys() - new_header.keys())]
     problems += [f"tensor {name} is unknown" for name in sorted(new_header.keys() - header.keys())]
     for name in sorted(header.keys() & new_header.keys()):

@@ -103,7 +103,11 @@ def save_policy(
     stored = model.dtype if dtype is None else torch_dtype(dtype)
     out_dir.mkdir(parents=True, exist_ok=True)
     state = model.state_dict() if state is None else state
-    rounded = {name: t.detach().to(stored) if t.is_floating_point() else t for name, t in state.items()}
+    # Rounding, or gathering, made a tensor of its own of each name: one that is tied to another isn't written.
+    tied: Any = getattr(model, "all_tied_weights_keys", {})
+    rounded = {
+        name: t.detach().to(stored) if t.is_floating_point() else t for name, t in state.items() if name not in tied
+    }
     with _quiet_transformers():
         model.save_pretrained(out_dir, state_dict=rounded)
     config = json.loads((out_dir / "config.json").read_text(encoding="utf-8"))

@@ -53,6 +53,22 @@ def test_weights_are_stored_in_the_dtype_asked_for(make_model: MakeModel, tokeni
     assert torch.equal(back.lm_head.weight, model.lm_head.weight.bfloat16().float())
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_tensors_written_are_those_that_transformers_writes(
+    make_model: MakeModel, tokenizer_dir: Path, tmp_path: Path, family: str, is_tied: bool, dtype: str
+) -> None:
+    """Engines look for the names of the policy that they started with, which somebody else wrote."""
+    model = make_model(family, is_tied=is_tied)
+    model.save_pretrained(tmp_path / "theirs")
+    theirs = load_file(tmp_path / "theirs" / "model.safetensors").keys()
+    gathered = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for number, state in enumerate((None, gathered)):
+        save_policy(model, tokenizer_dir, tmp_path / f"ours{number}", dtype=dtype, state=state)
+        assert load_file(tmp_path / f"ours{number}" / "model.safetensors").keys() == theirs
+
+
 def test_a_saved_policy_names_no_attention_of_ours(policy: Path, tmp_path: Path) -> None:
     save_policy(load_model(policy, "float32"), policy, tmp_path / "again")
     assert "packed_documents" not in (tmp_path / "again" / "config.json").read_text()

@@ -247,6 +247,24 @@ async def test_policy_that_does_not_fit_is_refused_and_the_old_one_still_serves(
     np.testing.assert_allclose(completion.logprobs, expected, atol=TOLERANCE, rtol=0)
 
 
+async def test_a_head_that_is_the_embedding_may_be_written_out_or_not(
+    server_engine: VllmEngine, policies: list[Path], prompt: Any, score: Any, tmp_path: Path
+) -> None:
+    written_out = tmp_path / "head"
+    shutil.copytree(policies[1], written_out)
+
+    def write_out(tensors: dict[str, Any]) -> None:
+        assert "lm_head.weight" not in tensors
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+    _edit_tensors(written_out, write_out)
+    for version, policy in ((60, written_out), (61, policies[0])):
+        await server_engine.load(policy, version)
+        completion = await server_engine.generate("s", prompt(1, 50), SamplingParams(1.0, 32, NEVER))
+        expected = score(policy, prompt(1, 50), completion.token_ids, 1.0)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=TOLERANCE, rtol=0)
+
+
 async def test_overflowing_weights_are_an_engine_error_and_good_ones_heal(
     server_engine: VllmEngine, policies: list[Path], prompt: Any, tmp_path: Path
 ) -> None:
