@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MALLOC_ARENA_MAX := 1
 
-.PHONY: quickstart test conformance real soak lint coldstart test-vllm clean
+.PHONY: quickstart test conformance real soak lint coldstart test-vllm test-scaffolds clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/swe-rl run --config quickstart
@@ -52,6 +52,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 # The real vLLM engine on a CPU, in a virtual environment of its own: its pins are installed as they are.
 VLLM := .venv-vllm
+SCAFFOLDS := .venv-scaffolds
 test-vllm: $(VLLM)/.installed
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/vllm
 
@@ -63,5 +64,14 @@ $(VLLM)/.installed: services/inference/requirements-cpu.txt pyproject.toml
 	$(VLLM)/bin/pip install --quiet --no-deps -e .
 	touch $@
 
+# Scaffolds from PyPI, in an environment of their own, through the gateway.
+test-scaffolds: $(VENV)/.installed-dev $(SCAFFOLDS)/.installed
+	SWE_RL_SCAFFOLD_PYTHON=$(abspath $(SCAFFOLDS))/bin/python $(BIN)/pytest -m scaffolds tests/gateway
+
+$(SCAFFOLDS)/.installed:
+	$(PYTHON) -m venv $(SCAFFOLDS)
+	$(SCAFFOLDS)/bin/pip install --quiet "mini-swe-agent==2.4.6"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-vllm build runs
+	rm -rf $(VENV) .venv-vllm $(SCAFFOLDS) build runs

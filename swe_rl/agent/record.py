@@ -11,7 +11,7 @@ import numpy as np
 from swe_rl.agent.render import ParsedCompletion, Rendered
 from swe_rl.errors import EngineError
 from swe_rl.inference.engine import Completion
-from swe_rl.trajectory import StopReason, Trajectory, Turn
+from swe_rl.trajectory import Segment, StopReason, Trajectory, Turn
 from swe_rl.verdict import Verdict
 
 
@@ -50,6 +50,30 @@ class Recording:
         self._logprobs += completion.logprobs.tolist()
         self._versions += completion.policy_version.tolist()
         self._turn += [len(self.turns) - 1] * n
+
+    def as_context(self, length: int) -> "Recording":
+        """A new recording that begins with the first `length` tokens, none of them sampled there."""
+        context = Recording()
+        segments = self._segments[:length]
+        context.token_ids = self.token_ids[:length]
+        context._segments = [
+            int(Segment.PROMPT) if sampled else segment
+            for segment, sampled in zip(segments, self._sampled, strict=False)
+        ]
+        context._sampled = [False] * length
+        context._logprobs = [math.nan] * length
+        context._versions = [-1] * length
+        context._turn = [-1] * length
+        return context
+
+    def cut(self, length: int) -> None:
+        """Takes back what was rendered behind the first `length` tokens. Raises ValueError if some was sampled."""
+        if any(self._sampled[length:]):
+            raise ValueError(f"recording: sampled tokens behind token {length} can't be taken back")
+        for column in (
+            self.token_ids, self._sampled, self._logprobs, self._versions, self._segments, self._turn
+        ):  # fmt: skip
+            del column[length:]
 
     def to_trajectory(
         self,

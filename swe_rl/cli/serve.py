@@ -1,17 +1,17 @@
 """`swe-rl serve`: the long-running processes. `sandbox` prints one line of JSON with its address, and serves until told
-to stop; `inference` serves a policy."""
+to stop; `inference` serves a policy, `gateway` serves it to any scaffold and records it."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swe_rl.cli import serve_inference
+from swe_rl.cli import serve_gateway, serve_inference
 from swe_rl.client import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from swe_rl.service.tokens import Tokens
 
-HELP = "run a service: sandbox or inference"
+HELP = "run a service: sandbox, inference or gateway"
 BACKEND_HELP = "default: auto, which is bubblewrap, else docker; docker-runsc is gVisor"
 JOURNAL_VARIABLE = "SWE_RL_JOURNAL_URL"
 
@@ -44,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sandbox.add_argument("--log-format", choices=("text", "json"), default="text", help="default: text")
     inference = verbs.add_parser("inference", help=serve_inference.HELP, description=serve_inference.HELP)
     serve_inference.add_arguments(inference)
+    gateway = verbs.add_parser("gateway", help=serve_gateway.HELP, description=serve_gateway.HELP)
+    serve_gateway.add_arguments(gateway)
 
 
 def _add_bounds(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     """Raises ConfigError, TaskError or SandboxUnavailableError before anything listens."""
     if args.service == "inference":
         return serve_inference.run(args)
+    if args.service == "gateway":
+        return serve_gateway.run(args)
     import asyncio
 
     return asyncio.run(_serve_sandbox(args))

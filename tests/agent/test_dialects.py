@@ -270,3 +270,21 @@ def test_a_normaliser_does_not_move_the_border_between_template_and_text(policie
     rendered = renderer.observation([Result(text)], "<|im_end|>")
     seen = [t for t, s in zip(rendered.token_ids, rendered.segments, strict=True) if s == Segment.OBSERVATION]
     assert renderer.decode(seen) == unicodedata.normalize("NFC", text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_user_says_next_looks_as_in_a_prompt(policies: Mapping[str, Any], name: str) -> None:
+    policy = policies[name]
+    messages = [Message("system", "Be brief.", is_ours=True), Message("user", "Mend it.")]
+    short = policy.spell(policy.renderer.prompt(messages).token_ids).decode()
+    long = policy.spell(policy.renderer.prompt([*messages, Message("user", "And tests.")]).token_ids).decode()
+    framed = long[next(i for i, (a, b) in enumerate(itertools.zip_longest(short, long)) if a != b) :]
+    said = Result("And tests.", by_user=True)
+    for stop in policy.dialect.stops:
+        alone = policy.spell(policy.renderer.observation([said], stop).token_ids).decode()
+        behind = policy.spell(policy.renderer.observation([Result("ok", "bash"), said], stop).token_ids).decode()
+        assert f"{stop}{alone}".endswith(framed) and behind.endswith(framed)
+        assert (alone.count("And tests."), behind.count("And tests."), behind.count("ok")) == (1, 1, 1)
+        observed = policy.spell(policy.renderer.observation([Result("ok", "bash")], stop).token_ids).decode()
+        start = observed[: observed.index("ok")]
+        assert behind.startswith(start)

@@ -5,7 +5,7 @@ every character flow out. No dialect knows tokens: `swe_rl.agent.render` encodes
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Protocol
@@ -47,10 +47,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came back; `call` names the tool that it answers, '' where there was no call to answer."""
+    """What came back; `call` names the tool that it answers, '' where there was no call to answer. `by_user`: a user's
+    next message."""
 
     text: str
     call: str = ""
+    by_user: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,18 @@ def split_system(messages: Sequence[Message]) -> tuple[Message, Sequence[Message
     if messages and messages[0].role == "system":
         return messages[0], messages[1:]
     return Message("system", "", is_ours=True), messages
+
+
+def blocks(results: Sequence[Result]) -> Iterator[list[Result]]:
+    """Results that follow each other are one block; a user's message is a block of its own."""
+    block: list[Result] = []
+    for result in results:
+        if block and (result.by_user or block[-1].by_user):
+            yield block
+            block = []
+        block.append(result)
+    if block:
+        yield block
 
 
 def is_diff(tool: str, key: str) -> bool:

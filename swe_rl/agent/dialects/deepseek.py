@@ -25,6 +25,7 @@ from swe_rl.agent.dialects.base import (
     Result,
     Sampled,
     Schema,
+    blocks,
     ours,
     split_system,
     told,
@@ -119,11 +120,16 @@ class DeepSeek:
         return [*pieces, ours(_CALLS_END if calls else ""), ours(_END)]
 
     def observation(self, results: Sequence[Result], stop: str) -> list[Piece]:
-        closing = ours("" if stop else _END)
-        if not any(result.call for result in results):
-            texts = [Piece(result.text, Segment.OBSERVATION) for result in results]
-            return [closing, ours(_USER), *texts, self._opening()]
-        pieces = [closing, ours(_OUTPUTS if self.is_fenced else "")]
+        pieces = [ours("" if stop else _END)]
+        is_answer = False
+        for block in blocks(results):
+            is_answer = any(result.call for result in block)
+            pieces += self._outputs(block) if is_answer else [ours(_USER)]
+            pieces += [] if is_answer else [Piece(result.text, Segment.OBSERVATION) for result in block]
+        return pieces if is_answer else [*pieces, self._opening()]
+
+    def _outputs(self, results: Sequence[Result]) -> list[Piece]:
+        pieces = [ours(_OUTPUTS if self.is_fenced else "")]
         for index, result in enumerate(results):
             gap = "\n" if index and self.is_fenced else ""
             pieces += [ours(gap + _OUTPUT), Piece(result.text, Segment.OBSERVATION), ours(_OUTPUT_END)]

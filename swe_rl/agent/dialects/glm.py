@@ -28,6 +28,7 @@ from swe_rl.agent.dialects.base import (
     Result,
     Sampled,
     Schema,
+    blocks,
     is_diff,
     ours,
     told,
@@ -103,15 +104,20 @@ class Glm:
 
     def observation(self, results: Sequence[Result], stop: str) -> list[Piece]:
         end = self.line_end
-        is_answer = any(result.call for result in results)
-        role = stop if stop in (_OBSERVATION, _USER) else _OBSERVATION if is_answer else _USER
-        pieces = [ours("" if stop == role else role)]
-        for result in results:
-            if role == _USER:
-                pieces += [ours(end), Piece(result.text, Segment.OBSERVATION)]
-            else:
-                pieces += [ours(f"{end}<tool_response>{end}"), Piece(result.text, Segment.OBSERVATION)]
-                pieces += [ours(f"{end}</tool_response>")]
+        pieces: list[Piece] = []
+        before = stop
+        for block in blocks(results):
+            is_answer = any(result.call for result in block)
+            role = before if before in (_OBSERVATION, _USER) else _OBSERVATION if is_answer else _USER
+            role = _USER if block[0].by_user else role
+            pieces += [ours("" if before == role else role)]
+            before = ""
+            for result in block:
+                if role == _USER:
+                    pieces += [ours(end), Piece(result.text, Segment.OBSERVATION)]
+                else:
+                    pieces += [ours(f"{end}<tool_response>{end}"), Piece(result.text, Segment.OBSERVATION)]
+                    pieces += [ours(f"{end}</tool_response>")]
         return [*pieces, self._opening()]
 
     def read(self, sampled: Sampled) -> Reading:

@@ -21,6 +21,7 @@ from swe_rl.agent.dialects.base import (
     Result,
     Sampled,
     Schema,
+    blocks,
     ours,
     split_system,
     told,
@@ -82,10 +83,14 @@ class Hermes:
         return [*pieces, *hermes_calls(calls, after_prose=bool(prose)), ours(IM_END)]
 
     def observation(self, results: Sequence[Result], stop: str) -> list[Piece]:
-        pieces = [ours(("" if stop else IM_END) + f"\n{IM_START}user")]
-        for result in results:
-            pieces += [ours("\n<tool_response>\n"), Piece(result.text, Segment.OBSERVATION), ours("\n</tool_response>")]
-        return [*pieces, ours(f"{IM_END}\n"), self._opening()]
+        pieces = [ours("" if stop else IM_END)]
+        for block in blocks(results):
+            pieces += [ours(f"\n{IM_START}user")]
+            for result in block:
+                before, after = ("", "") if result.by_user else ("<tool_response>\n", "\n</tool_response>")
+                pieces += [ours(f"\n{before}"), Piece(result.text, Segment.OBSERVATION), ours(after)]
+            pieces += [ours(IM_END)]
+        return [*pieces, ours("\n"), self._opening()]
 
     def read(self, sampled: Sampled) -> Reading:
         return read_marked(sampled, Markers(CALL_OPEN, CALL_CLOSE), read_json_call, self.opens_reasoning)

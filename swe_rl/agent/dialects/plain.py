@@ -57,7 +57,8 @@ class Plain:
     def observation(self, results: Sequence[Result], stop: str) -> list[Piece]:
         pieces = [ours("" if stop else self.stops[0])]
         for result in results:
-            pieces += [ours("\n\n### Result\n\n"), Piece(result.text, Segment.OBSERVATION)]
+            heading = "User" if result.by_user else "Result"
+            pieces += [ours(f"\n\n### {heading}\n\n"), Piece(result.text, Segment.OBSERVATION)]
         return [*pieces, ours(f"\n\n{_OPENING}")]
 
     def read(self, sampled: Sampled) -> Reading:

@@ -25,6 +25,7 @@ from swe_rl.agent.dialects.base import (
     Result,
     Sampled,
     Schema,
+    blocks,
     is_diff,
     ours,
     split_system,
@@ -119,11 +120,17 @@ class QwenXml:
 
     def observation(self, results: Sequence[Result], stop: str) -> list[Piece]:
         before, after = ("", "\n") if self.is_coder else ("\n", "")
-        pieces = [ours(("" if stop else IM_END) + f"\n{IM_START}user" + ("\n" if self.is_coder else ""))]
-        for result in results:
-            pieces += [ours(f"{before}<tool_response>\n"), Piece(result.text, Segment.OBSERVATION)]
-            pieces += [ours(f"\n</tool_response>{after}")]
-        return [*pieces, ours(f"{IM_END}\n"), self._opening()]
+        pieces = [ours("" if stop else IM_END)]
+        for block in blocks(results):
+            pieces += [ours(f"\n{IM_START}user" + ("\n" if self.is_coder or block[0].by_user else ""))]
+            for result in block:
+                if result.by_user:
+                    pieces += [Piece(result.text, Segment.OBSERVATION)]
+                    continue
+                pieces += [ours(f"{before}<tool_response>\n"), Piece(result.text, Segment.OBSERVATION)]
+                pieces += [ours(f"\n</tool_response>{after}")]
+            pieces += [ours(IM_END)]
+        return [*pieces, ours("\n"), self._opening()]
 
     def read(self, sampled: Sampled) -> Reading:
         return read_marked(sampled, Markers(CALL_OPEN, CALL_CLOSE), _read_call, self.opens_reasoning)
