@@ -1,7 +1,7 @@
-"""Causal attention over one flat row of packed documents: each document attends to itself only.
+"""Causal attention over one flat row of packed documents, each of which sees what `layout` says.
 
 It is registered with transformers as an attention implementation, so that a model's own linear layers run once
-over the whole row while attention costs the sum of len^2 and no [N, N] mask exists. Without document lengths
+over the whole row while attention costs the sum of len^2 and no [N, N] mask exists. Without a layout's families
 (an ordinary forward, `generate`) it is transformers' SDPA attention.
 
 Shapes: N tokens of the row, H query heads, K key-value heads, D head size.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -19,6 +19,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from swe_rl.errors import PolicyError
+from swe_rl.model.layout import Family
+from swe_rl.model.prefix_attention import prefix_attention
 
 PACKED_ATTENTION = "packed_documents"
 
@@ -45,25 +47,37 @@ def packed_attention_forward(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    document_lengths: Sequence[int] | None = None,
+    families: Sequence[Family] | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """query [1, H, N, D], key and value [1, K, N, D] -> [1, N, H, D]; the signature is transformers'."""
-    if document_lengths is None:
+    if families is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    if sliding_window is not None and sliding_window < max(document_lengths):
+    longest = max(family.prefix + max(family.tails, default=0) for family in families)
+    if sliding_window is not None and sliding_window < longest:
         raise PolicyError(
-            f"attention window of {sliding_window} tokens, a document has {max(document_lengths)}; "
+            f"attention window of {sliding_window} tokens, a document has {longest}; "
             "sliding windows are not supported: use a model with full attention or shorter documents"
         )
     groups = query.shape[1] // key.shape[1]
     if groups > 1:  # repeated once for the row: the grouped kernel of the CPU falls back to plain matrices
         key = key.repeat_interleave(groups, dim=1)
         value = value.repeat_interleave(groups, dim=1)
-    lengths = list(document_lengths)
+    lengths = [family.prefix + sum(family.tails) for family in families]
     rows = zip(*(torch.split(heads, lengths, dim=2) for heads in (query, key, value)), strict=True)
-    outputs = [F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling) for q, k, v in rows]
+    outputs = [_attend(family, q, k, v, scaling) for family, (q, k, v) in zip(families, rows, strict=True)]
     return torch.cat([out.transpose(1, 2) for out in outputs], dim=1), None
+
+
+def _attend(family: Family, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    """[1, H, tokens of the family, D]"""
+    if not family.tails:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+    sizes = [family.prefix, sum(family.tails)]
+    (q_P, q_T), (k_P, k_T), (v_P, v_T) = (torch.split(heads, sizes, dim=2) for heads in (query, key, value))
+    of_prefix = F.scaled_dot_product_attention(q_P, k_P, v_P, is_causal=True, scale=scale)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return torch.cat([of_prefix, prefix_attention(q_T, k_P, v_P, k_T, v_T, family.tails, scale)], dim=2)

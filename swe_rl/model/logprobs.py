@@ -1,6 +1,6 @@
 """Log-probabilities of given tokens under a model, without ever holding [N, vocab] logits.
 
-    flat packed row -> hidden states (documents isolated) -> scores of the needed positions, in tiles of the logits
+    flat packed row -> hidden states (see `layout`) -> scores of the needed positions, in tiles of the logits
 
 The only place that shifts: the score of token t comes from the hidden state at t - 1 and lands at t.
 
@@ -8,12 +8,14 @@ Shapes: N tokens of the packed row, M positions that are needed, E hidden size.
 """
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
 
 from swe_rl.model.attention import use_packed_attention
+from swe_rl.model.layout import Layout, read_layout
 from swe_rl.model.linear import onednn_linears
 from swe_rl.model.scores import ChunkedScores, Tile, score_dtype
 
@@ -37,10 +39,11 @@ def token_logprobs(
     needed_N: torch.Tensor | None = None,
     compute_dtype: torch.dtype | None = None,
     vocab_chunk: int = VOCAB_CHUNK,
+    is_tail_N: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """[N]: log p(token t | earlier tokens of its document) after temperature; see `token_scores`."""
     return token_scores(
-        model, token_ids_N, document_N, temperature_N, chunk, needed_N, compute_dtype, vocab_chunk
+        model, token_ids_N, document_N, temperature_N, chunk, needed_N, compute_dtype, vocab_chunk, is_tail_N
     ).logprobs
 
 
@@ -53,30 +56,30 @@ def token_scores(
     needed_N: torch.Tensor | None = None,
     compute_dtype: torch.dtype | None = None,
     vocab_chunk: int = VOCAB_CHUNK,
+    is_tail_N: torch.Tensor | None = None,
 ) -> TokenScores:
     """Scores one flat row of documents; differentiable in the model's weights.
 
     token_ids int64 [N]; document int64 [N], ascending ids, each a contiguous run; temperature float [N], where 0
-    (greedy) counts as 1, as the engines report it; needed bool [N]: score these only (None: all). Each document's
-    first token is NaN. `chunk` positions by `vocab_chunk` words: the logits that exist at once. `compute_dtype` (e.g.
-    bfloat16) runs the layers under autocast while weights and the softmax stay as they are. Raises ValueError for
-    arrays that contradict.
+    (greedy) counts as 1, as the engines report it; needed bool [N]: score these only (None: all); is_tail bool [N]: see
+    `layout`. A sequence's first token is NaN. `chunk` positions by `vocab_chunk` words: the logits that exist at once.
+    `compute_dtype` (e.g. bfloat16) runs the layers under autocast while weights and the softmax stay as they are.
+    Raises ValueError for arrays that contradict.
     """
-    _check_row(token_ids_N, document_N, temperature_N, needed_N)
+    flags = {"needed": needed_N, "is_tail": is_tail_N}
+    _check_row(token_ids_N, document_N, temperature_N, {name: f for name, f in flags.items() if f is not None})
     if chunk < 1 or vocab_chunk < 1:
         raise ValueError(f"chunk is {chunk} positions by {vocab_chunk} words, expected at least 1 of each")
-    lengths = _document_lengths(document_N)
-    starts_M = torch.cumsum(lengths, 0) - lengths
-    scored_N = torch.ones_like(token_ids_N, dtype=torch.bool) if needed_N is None else needed_N.clone()
-    scored_N[starts_M] = False
+    layout = read_layout(document_N, is_tail_N)
+    scored_N = layout.has_previous_N if needed_N is None else layout.has_previous_N & needed_N
     positions_M = scored_N.nonzero().squeeze(1)
-    hidden_NE = _hidden_states(model, token_ids_N, lengths, starts_M, compute_dtype)
+    hidden_NE = _hidden_states(model, token_ids_N, layout, compute_dtype)
     head: Any = model.lm_head
     blank_N = torch.full(token_ids_N.shape, float("nan"), dtype=score_dtype(head.weight), device=token_ids_N.device)
     scores: Any = ChunkedScores
     temperature_M = temperature_N[positions_M].to(blank_N.dtype)
     logprobs_M, entropy_M = scores.apply(
-        hidden_NE[positions_M - 1],
+        hidden_NE[layout.previous_N[positions_M]],
         head.weight,
         head.bias,
         token_ids_N[positions_M],
@@ -104,43 +107,33 @@ def recompute_activations(model: PreTrainedModel) -> None:
 def _hidden_states(
     model: PreTrainedModel,
     token_ids_N: torch.Tensor,
-    lengths: torch.Tensor,
-    starts: torch.Tensor,
+    layout: Layout,
     compute_dtype: torch.dtype | None,
 ) -> torch.Tensor:
     use_packed_attention(model)
-    positions_N = torch.arange(len(token_ids_N), device=token_ids_N.device)
-    positions_N = positions_N - torch.repeat_interleave(starts, lengths)
     autocast = torch.autocast(token_ids_N.device.type, dtype=compute_dtype, enabled=compute_dtype is not None)
     with autocast, onednn_linears():
         output = model.base_model(
             input_ids=token_ids_N[None],
-            position_ids=positions_N[None],
+            position_ids=layout.positions_N[None],
             # a ready four-dimensional mask keeps transformers from building its own [N, N]; ours is never read
             attention_mask=torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=token_ids_N.device),
             use_cache=False,
-            document_lengths=lengths.tolist(),
+            families=layout.families,
         )
     hidden_NE: torch.Tensor = output.last_hidden_state[0]
     return hidden_NE
 
 
-def _document_lengths(document_N: torch.Tensor) -> torch.Tensor:
-    lengths: torch.Tensor = torch.unique_consecutive(document_N, return_counts=True)[1]
-    return lengths
-
-
 def _check_row(
-    token_ids_N: torch.Tensor, document_N: torch.Tensor, temperature_N: torch.Tensor, needed_N: torch.Tensor | None
+    token_ids_N: torch.Tensor, document_N: torch.Tensor, temperature_N: torch.Tensor, flags: Mapping[str, torch.Tensor]
 ) -> None:
-    arrays = {"token_ids": token_ids_N, "document": document_N, "temperature": temperature_N}
-    if needed_N is not None:
-        arrays["needed"] = needed_N
+    arrays = {"token_ids": token_ids_N, "document": document_N, "temperature": temperature_N, **flags}
     for name, array in arrays.items():
         if array.ndim != 1 or array.shape != token_ids_N.shape or not len(array):
             raise ValueError(f"{name} has shape {tuple(array.shape)}, expected one row of {token_ids_N.numel()} tokens")
-    if needed_N is not None and needed_N.dtype != torch.bool:
-        raise ValueError(f"needed is {needed_N.dtype}, expected torch.bool")
+        if name in flags and array.dtype != torch.bool:
+            raise ValueError(f"{name} is {array.dtype}, expected torch.bool")
     if bool((document_N[1:] < document_N[:-1]).any()):
         raise ValueError("document ids fall within the row, expected ascending ids, each one contiguous run")
     if bool(((temperature_N < 0) | ~torch.isfinite(temperature_N)).any()):

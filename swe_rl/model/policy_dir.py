@@ -11,6 +11,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
 )
+_PLAIN_NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Qwen3MoeRMSNorm")
 # Models that rescale or squash their logits outside of the output matrix: their log-probabilities would be wrong here.
 _LOGIT_TRANSFORMS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
@@ -77,9 +79,27 @@ def load_model(policy_dir: Path, dtype: str | torch.dtype, trainable: bool = Fal
                 f"expected exactly those of {type(model).__name__}; save the policy again"
             )
     _refuse_logit_transforms(model, policy_dir)
+    if dtype == torch.float64:
+        keep_float64(model)
     model.train(False)
     model.requires_grad_(trainable)
     return model
+
+
+def keep_float64(model: PreTrainedModel) -> None:
+    """Makes the norms of a float64 model compute in it; transformers' do so in float32, whatever comes in.
+
+    For the families whose norm is x / rms(x) * weight; others keep theirs.
+    """
+    for module in model.modules():
+        norm: Any = module
+        if type(norm).__name__ in _PLAIN_NORMS:
+            norm.forward = partial(_rms_norm, norm)
+
+
+def _rms_norm(norm: Any, x: torch.Tensor) -> torch.Tensor:
+    # the weight is looked up at each call: a sharded model puts another in its place
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
 
 
 def save_policy(

@@ -1,9 +1,9 @@
 """Packs whole trajectories into flat rows of tokens for one optimiser step.
 
-Groups of trajectories go in; out come rows of about `row_tokens` tokens in which every trajectory is one document.
-A trajectory is never cut: one that is longer than a row has a row of its own. Attention never crosses documents (that
-is the model's business), so how the rows were packed must not change any number. Trajectories that do not
-train (no advantage, see `advantage`) are left out of the rows but counted in the metrics.
+Groups of trajectories go in; out come rows of about `row_tokens` tokens in which every trajectory is one document, or
+a document that continues its group's prompt (`packing`). A trajectory is never cut: one that is longer than a row has a
+row of its own. What attends to what is the model's business; how the rows were packed must not change any number.
+Trajectories that do not train (no advantage, see `advantage`) are left out of the rows but counted in the metrics.
 
 Shapes: N tokens of one row. Every array is aligned to its own token, as `swe_rl.trajectory` says.
 """
@@ -20,21 +20,24 @@ from torch import Tensor
 
 from swe_rl.errors import TrajectoryError
 from swe_rl.train.advantage import AdvantageKind, Advantages, compute_advantages
+from swe_rl.train.packing import Member, Piece, pack, shared_prompt
 from swe_rl.trajectory import Group, StopReason, Trajectory
 
-PADDING = -1  # trajectory_N of tokens that only round a row up
+NO_TRAJECTORY = -1  # trajectory_N of a shared prompt's tokens, and of those that only round a row up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedRow:
     """One flat row. document_N ascends without gaps; padding is one last document that does not train.
 
-    token_ids_N, document_N, trajectory_N, position_N int64; trainable_N bool; infer_logprobs_N, advantage_N,
-    temperature_N float32; version_N, segment_N, turn_N int32. trajectory_N indexes `TokenBatch.trajectories`.
+    token_ids_N, document_N, trajectory_N, position_N int64; is_tail_N, trainable_N bool; infer_logprobs_N, advantage_N,
+    temperature_N float32; version_N, segment_N, turn_N int32. trajectory_N indexes `TokenBatch.trajectories`; a tail
+    continues the last document before it that is none, which then is a shared prompt.
     """
 
     token_ids_N: Tensor
     document_N: Tensor
+    is_tail_N: Tensor
     trajectory_N: Tensor
     position_N: Tensor
     trainable_N: Tensor
@@ -78,20 +81,29 @@ def build_batch(
     unsubmitted: float = 1.0,
     shuffle_seed: Sequence[int] | None = None,
     round_to: int = 1,
+    shared_prefix: bool = False,
 ) -> TokenBatch:
     """Computes advantages and packs. `round_to` pads rows to its multiples, so that a run has few tensor shapes.
+
+    `shared_prefix`: siblings that lie in one row have their common prompt in it once.
 
     Raises TrajectoryError for a trajectory that was sampled greedily: it has no policy gradient.
     """
     advantages = compute_advantages(groups, advantage, shuffle_seed, discount, unsubmitted)
-    members: list[tuple[Trajectory, float]] = []
+    chosen: list[tuple[Trajectory, float]] = []
+    members: list[Member] = []
     for group, values in zip(groups, advantages.values, strict=True):
-        for trajectory, value in zip(group.trajectories, values, strict=True):
-            if value is not None and trajectory.num_sampled > 0:
-                _check_temperature(trajectory)
-                members.append((trajectory, value))
-    rows = tuple(_row(members, indices, round_to) for indices in _pack([len(t) for t, _ in members], row_tokens))
-    return TokenBatch(rows, tuple(t for t, _ in members), _describe(groups, advantages))
+        pairs = zip(group.trajectories, values, strict=True)
+        training = [(t, value) for t, value in pairs if value is not None and t.num_sampled > 0]
+        for trajectory, _ in training:
+            _check_temperature(trajectory)
+        prefix = shared_prompt([t for t, _ in training]) if training and shared_prefix else 0
+        for trajectory, value in training:
+            family = group.group_id if prefix else trajectory.trajectory_id
+            members.append(Member(len(trajectory), family, prefix))
+            chosen.append((trajectory, value))
+    rows = tuple(_row(chosen, pieces, round_to) for pieces in pack(members, row_tokens))
+    return TokenBatch(rows, tuple(t for t, _ in chosen), _describe(groups, advantages))
 
 
 def _check_temperature(trajectory: Trajectory) -> None:
@@ -102,46 +114,33 @@ def _check_temperature(trajectory: Trajectory) -> None:
         )
 
 
-def _pack(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
-    """First fit, longest first: indices of the members of each row; ties keep their order."""
-    rows: list[list[int]] = []
-    room: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        fitting = (r for r, left in enumerate(room) if left >= lengths[index])
-        row = next(fitting, None)
-        if row is None:
-            rows.append([index])
-            room.append(row_tokens - lengths[index])
-        else:
-            rows[row].append(index)
-            room[row] -= lengths[index]
-    return rows
-
-
-def _row(members: Sequence[tuple[Trajectory, float]], indices: Sequence[int], round_to: int) -> PackedRow:
-    chosen = [members[i] for i in indices]
-    lengths = [len(t) for t, _ in chosen]
+def _row(members: Sequence[tuple[Trajectory, float]], pieces: Sequence[Piece], round_to: int) -> PackedRow:
+    lengths = [piece.stop - piece.start for piece in pieces]
     num_padding = -sum(lengths) % round_to
 
     def flat(parts: Sequence[NDArray[Any]], fill: float, dtype: type[Any]) -> Tensor:
         padding = np.full(num_padding, fill)
         return torch.from_numpy(np.concatenate([*parts, padding]).astype(dtype))
 
+    def column(name: str, fill: float, dtype: type[Any]) -> Tensor:
+        return flat([getattr(members[p.index][0], name)[p.start : p.stop] for p in pieces], fill, dtype)
+
     def spread(values: Sequence[float], fill: float, dtype: type[Any]) -> Tensor:
         return flat([np.full(n, v) for n, v in zip(lengths, values, strict=True)], fill, dtype)
 
     return PackedRow(
-        token_ids_N=flat([t.token_ids for t, _ in chosen], 0, np.int64),
-        document_N=spread(range(len(chosen)), len(chosen), np.int64),
-        trajectory_N=spread(indices, PADDING, np.int64),
-        position_N=flat([np.arange(n) for n in lengths], PADDING, np.int64),
-        trainable_N=flat([t.sampled for t, _ in chosen], 0, np.bool_),
-        infer_logprobs_N=flat([t.infer_logprobs for t, _ in chosen], np.nan, np.float32),
-        advantage_N=spread([a for _, a in chosen], 0.0, np.float32),
-        temperature_N=spread([t.temperature for t, _ in chosen], 1.0, np.float32),
-        version_N=flat([t.policy_version for t, _ in chosen], -1, np.int32),
-        segment_N=flat([t.segment for t, _ in chosen], 0, np.int32),
-        turn_N=flat([t.turn for t, _ in chosen], -1, np.int32),
+        token_ids_N=column("token_ids", 0, np.int64),
+        document_N=spread(range(len(pieces)), len(pieces), np.int64),
+        is_tail_N=spread([p.is_tail for p in pieces], 0, np.bool_),
+        trajectory_N=spread([NO_TRAJECTORY if p.is_shared else p.index for p in pieces], NO_TRAJECTORY, np.int64),
+        position_N=flat([np.arange(p.start, p.stop) for p in pieces], -1, np.int64),
+        trainable_N=column("sampled", 0, np.bool_),
+        infer_logprobs_N=column("infer_logprobs", np.nan, np.float32),
+        advantage_N=spread([members[p.index][1] for p in pieces], 0.0, np.float32),
+        temperature_N=spread([members[p.index][0].temperature for p in pieces], 1.0, np.float32),
+        version_N=column("policy_version", -1, np.int32),
+        segment_N=column("segment", 0, np.int32),
+        turn_N=column("turn", -1, np.int32),
     )
 
 

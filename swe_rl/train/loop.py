@@ -120,6 +120,7 @@ def _batch(groups: list[Group], config: Config, step: int) -> TokenBatch:
         advantage=train.advantage,
         discount=train.discount,
         unsubmitted=train.unsubmitted,
+        shared_prefix=train.shared_prefix,
         shuffle_seed=(config.run.seed, step) if train.shuffle_rewards else None,
     )
 

@@ -115,6 +115,7 @@ class _Scorer(nn.Module):
             needed_N=row.trainable_N,
             compute_dtype=self._compute_dtype,
             vocab_chunk=self._vocab_chunk,
+            is_tail_N=row.is_tail_N,
         )
 
 

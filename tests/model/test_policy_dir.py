@@ -36,6 +36,31 @@ def test_weights_come_back_exactly(
     assert (tmp_path / "p" / "tokenizer.json").read_bytes() == (tokenizer_dir / "tokenizer.json").read_bytes()
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+def test_a_float64_model_computes_in_float64_throughout_and_a_float32_one_near_it(
+    make_model: MakeModel, tokenizer_dir: Path, tmp_path: Path, family: str
+) -> None:
+    save_policy(make_model(family), tokenizer_dir, tmp_path / "p")
+    ids = torch.arange(20)[None] % 97
+    exact, near = (load_model(tmp_path / "p", dtype) for dtype in ("float64", "float32"))
+    found: list[torch.dtype] = []
+
+    class Narrow(torch.utils._python_dispatch.TorchDispatchMode):
+        """Remembers what every float64 tensor was converted to."""
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            out = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float64:
+                found.append(out.dtype)
+            return out
+
+    with torch.no_grad(), Narrow():
+        logits = exact(ids).logits
+    assert logits.dtype == torch.float64 and not found
+    with torch.no_grad():
+        torch.testing.assert_close(near(ids).logits.double(), logits, atol=1e-4, rtol=1e-4)
+
+
 def test_trainable_decides_gradients_and_dropout_is_always_off(policy: Path) -> None:
     for trainable in (True, False):
         model = load_model(policy, torch.float32, trainable)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -71,9 +72,10 @@ def make_groups(policy_dir: Path) -> Callable[..., list[Group]]:
         groups = []
         for index in range(first, first + number):
             rng = np.random.default_rng([index, version])
+            prompt = rng.integers(0, VOCAB, int(rng.integers(3, 9))).astype(np.int32)
             fixed = rewards or (1.0, 0.0, 0.0, 1.0)
             members = tuple(
-                _trajectory(model, rng, f"g{index}", f"g{index}-t{i}", version, noise, reward)
+                _trajectory(model, rng, prompt, f"g{index}", f"g{index}-t{i}", version, noise, reward)
                 for i, reward in enumerate(fixed)
             )
             groups.append(Group(f"g{index}", "task", "train", index, version, members))
@@ -83,13 +85,21 @@ def make_groups(policy_dir: Path) -> Callable[..., list[Group]]:
 
 
 def _trajectory(
-    model: object, rng: np.random.Generator, group_id: str, name: str, version: int, noise: float, reward: float | None
+    model: object,
+    rng: np.random.Generator,
+    prompt: NDArray[np.int32],
+    group_id: str,
+    name: str,
+    version: int,
+    noise: float,
+    reward: float | None,
 ) -> Trajectory:
-    """Random tokens: prompt, completion, observation, completion; priced by the model itself, plus noise."""
-    spans = [("prompt", int(rng.integers(3, 9))), ("turn", int(rng.integers(2, 12)))]
+    """The prompt, then random tokens: completion, observation, completion; priced by the model itself, plus noise."""
+    spans = [("prompt", len(prompt)), ("turn", int(rng.integers(2, 12)))]
     spans += [("observation", int(rng.integers(2, 6))), ("turn", int(rng.integers(2, 12)))]
     length = sum(n for _, n in spans)
     token_ids = rng.integers(0, VOCAB, length).astype(np.int32)
+    token_ids[: len(prompt)] = prompt
     segment, turn = np.zeros(length, np.uint8), np.full(length, -1, np.int16)
     turns: list[Turn] = []
     start = 0

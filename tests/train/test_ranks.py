@@ -74,7 +74,8 @@ def assert_equal_states(one, two, tolerance):
 
 @pytest.fixture
 def batches(make_groups):
-    return [build_batch(make_groups(3, first=10 * i, noise=0.6), row_tokens=64) for i in range(NUM_STEPS)]
+    groups = [make_groups(3, first=10 * i, noise=0.6) for i in range(NUM_STEPS)]
+    return [build_batch(step, row_tokens=64, shared_prefix=True) for step in groups]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ def assert_close(ours, theirs, tolerance=1e-5):
         (["train.vocab_chunk=7"], {}),
         ([], {"round_to": 32}),
         (["train.recompute=true"], {}),
+        (["train.row_tokens=200"], {"shared_prefix": True}),
+        (["train.row_tokens=50", "train.rows_per_microbatch=2"], {"shared_prefix": True, "round_to": 8}),
     ],
 )
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def assert_close(ours, theirs, tolerance=1e-5):
     ids=" ".join,
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
-def test_packing_microbatches_and_chunks_change_neither_gradients_nor_columns(
+def test_packing_sharing_microbatches_chunks_and_recomputing_change_neither_gradients_nor_columns(
     make_config, make_groups, base, overrides, batch_options, dtype, tolerance
 ):
     groups = make_groups(3, noise=0.6)
