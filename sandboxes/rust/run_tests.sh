@@ -7,17 +7,14 @@
 # Exit code: 0 all passed, 1 something failed or broke.
 here=$(dirname "$0")
 if [ -n "${1:-}" ]; then IFS= read -r nonce < "$2" && rm -f "$2" || exit 1; fi
-SWE_RL_RECORDS=$(mktemp) || exit 1
-export SWE_RL_RECORDS
 output=$(mktemp) || exit 1
-trap 'rm -f "$SWE_RL_RECORDS" "$output"' EXIT
+trap 'rm -f "$output"' EXIT
 # The environment wins over a runner that a configuration file in the repository names.
 triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export "CARGO_TARGET_${triple}_RUNNER=sh $here/run_binary.sh"
-cargo test --offline --no-fail-fast --quiet --tests > "$output" 2>&1
+# By a pipe and in a variable, which nothing that a test left running can write to.
+records=$(cargo test --offline --no-fail-fast --quiet --tests 5>&1 > "$output" 2>&1)
 code=$?
-# In a variable, which nothing that a test left running can write to.
-records=$(cat "$SWE_RL_RECORDS")
 count=$(printf '%s' "$records" | grep -c '')
 broken=$(printf '%s\n' "$records" | grep -cE '"status": "(failed|error)"')
 if [ -n "${1:-}" ]; then
@@ -30,7 +27,7 @@ elif [ "$count" -eq 0 ] || { [ "$code" -ne 0 ] && [ "$broken" -eq 0 ]; }; then
 elif [ "$broken" -gt 0 ]; then
   # libtest prints, for each failure, a header, the panic and the captured output.
   sed -n '/^---- /,/^failures:$/p' "$output" | grep -vE '^(failures:|note: run with|)$|RUST_BACKTRACE' | head -n 60
-  sed -n 's/.*"id": "\([^"]*\)", "status": "error".*/ERROR \1: its process ended early/p' "$SWE_RL_RECORDS"
+  printf '%s\n' "$records" | sed -n 's/.*"id": "\([^"]*\)", "status": "error".*/ERROR \1: its process ended early/p'
   echo "$broken failed, $((count - broken)) passed"
 else
   echo "ok $count passed"

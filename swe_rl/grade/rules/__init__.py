@@ -14,6 +14,7 @@ RULES: tuple[Rule, ...] = (
     files.startup_file,
     files.conftest_hook,
     files.shadowed_runner,
+    files.unread_code,
     files.build_steering,
     comparisons.always_equal,
     names.shadowed_name,

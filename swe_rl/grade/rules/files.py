@@ -14,6 +14,7 @@ _STARTUP_FILES: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
     (re.compile(r"(?:.*/)?\.cargo/config(?:\.toml)?"), re.compile(r".*\b(?:runner|rustc-wrapper|linker)\b")),
     (re.compile(r"(?:.*/)?\.npmrc"), re.compile(r"\s*(?:node-options|script-shell)\b")),
 )
+_ASSEMBLY = re.compile(r".*\.(?:s|S|sx|asm|syso)")
 _CONFTEST = re.compile(r"(?:.*/)?conftest\.py")
 _PYTEST_HOOK = re.compile(r"\s*(?:async\s+)?def\s+pytest_\w+|\s*pytest_plugins\s*=|.*hookimpl")
 # At the root or in a folder that is searched first, where a name finds them before the real ones.
@@ -76,6 +77,13 @@ def shadowed_runner(evidence: Evidence) -> Iterator[Violation]:
         is_new = not evidence.is_in_base(file.path) and not evidence.language.is_protected(file.path)
         if is_new and shadowing.fullmatch(file.path):
             yield Violation("shadowed_runner", file.path, "takes the name of what the tests load")
+
+
+def unread_code(evidence: Evidence) -> Iterator[Violation]:
+    """Stops new assembly: a build takes it in by its name, no rule can read it, and no language bounds what it does."""
+    for file in evidence.brought:
+        if _ASSEMBLY.fullmatch(file.path) and not evidence.is_in_base(file.path):
+            yield Violation("unread_code", file.path, "is code that can't be read by rules")
 
 
 def build_steering(evidence: Evidence) -> Iterator[Violation]:
