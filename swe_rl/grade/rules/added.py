@@ -16,19 +16,23 @@ MAX_SOURCE_BYTES = 2 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Change:
-    """One file of the product, as text: `old` is None for a new one, `new` for a deleted one."""
+    """One file of the product, as text: `old` is None for a new one, `new` for a deleted one.
+
+    `reads_as`: the name by which its language is told, if it isn't its own.
+    """
 
     path: str
     old: str | None
     new: str | None
+    reads_as: str = ""
 
     @cached_property
     def new_source(self) -> Source | None:
-        return _read(self.path, self.new)
+        return _read(self.reads_as or self.path, self.new)
 
     @cached_property
     def old_source(self) -> Source | None:
-        return _read(self.path, self.old)
+        return _read(self.reads_as or self.path, self.old)
 
     @cached_property
     def new_lines(self) -> frozenset[int]:

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from swe_rl.grade.patch_format import ParsedPatch, PatchedFile
 from swe_rl.grade.rules.added import AddedCode, Change
+from swe_rl.grade.rules.source import is_code, name_as
 from swe_rl.grade.rules.spelling import as_compiled
 from swe_rl.task.language import LanguageSpec
 from swe_rl.task.spec import TaskSpec
@@ -38,10 +39,17 @@ class Evidence:
         Nor has a test that an agent wrote for itself and left where the runner doesn't look.
         """
         paths = [path for path in self.patch.paths if not self.language.is_protected(path)]
-        changes = [
-            Change(path, _as_compiled(path, self.task.environment_dir), _as_compiled(path, self.tree)) for path in paths
-        ]
+        changes = [self._change(path, path) for path in paths if is_code(path)]
+        said = "\n".join(change.new_source.said() for change in changes if change.new_source)
+        for path in paths:
+            is_taken_in = PurePosixPath(path).suffix.lower() not in _NO_CODE or PurePosixPath(path).name in said
+            if not is_code(path):
+                changes.append(self._change(path, name_as(path, self.language.language) if is_taken_in else path))
         return tuple(change for change in changes if not _is_own_test(change, changes))
+
+    def _change(self, path: str, reads_as: str) -> Change:
+        old, new = read_text(self.task.environment_dir / path), read_text(self.tree / path)
+        return Change(path, _as_compiled(reads_as, old), _as_compiled(reads_as, new), reads_as)
 
     @cached_property
     def code(self) -> AddedCode:
@@ -62,6 +70,9 @@ class Evidence:
         return tuple(path for path in files if self.language.is_protected(path.relative_to(root).as_posix()))
 
 
+# Endings of files that are no code, as long as no code names them; all others may be imported or included.
+_NO_CODE = {"", ".cfg", ".css", ".csv", ".html", ".ini", ".json", ".lock", ".md", ".rst", ".svg", ".toml", ".txt"}
+_NO_CODE |= {".xml", ".yaml", ".yml"}
 # Elsewhere a build takes every file of a folder.
 _LOADED_BY_NAME = {"javascript", "lua", "perl", "php", "python", "ruby"}
 _TEST_NAME = re.compile(r"(?:test_|spec_).*|.*(?:_test|_spec|\.test|\.spec|Tests?)")
@@ -89,8 +100,7 @@ def read_text(path: Path) -> str | None:
     return path.read_bytes().decode("utf-8", "replace")
 
 
-def _as_compiled(path: str, root: Path) -> str | None:
-    text = read_text(root / path)
+def _as_compiled(path: str, text: str | None) -> str | None:
     return None if text is None else as_compiled(path, text)
 
 

@@ -117,6 +117,18 @@ def read_source(path: str, text: str) -> Source | None:
     return None
 
 
+def is_code(path: str) -> bool:
+    """By its name alone."""
+    ending = PurePosixPath(path).suffix.lower()
+    return ending in _GRAMMARS or ending in _LEXERS
+
+
+def name_as(path: str, language: str) -> str:
+    """The name under which a file is read as one of a language; its own for a language that can't be read."""
+    known = (ending for ending, (name, grammar) in (_GRAMMARS | _LEXERS).items() if language in (name, grammar))
+    return path + next(known, "")
+
+
 def said_by(node: Node) -> str:
     """What a part of a tree says."""
     return unescaped(_render(_leaves(node, None)))

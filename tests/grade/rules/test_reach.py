@@ -39,11 +39,22 @@ STAYS = [
 ]
 
 
-def judged(language: str, path: str, text: str, task: TaskSpec, tmp_path: Path) -> list[str]:
+# What a data file says, and the code that takes it in.
+TAKEN_IN = [
+    ("javascript", "src/{0}", "process.reallyExit(1);\n", "src/a.js", "require('./{0}');\n"),
+    ("typescript", "src/{0}", "process.reallyExit(1);\n", "src/a.ts", "require('./{1}' + '{2}');\n"),
+    ("c", "src/{0}", "static void f(void) {{ _exit(1); }}\n", "src/a.c", '#include "{0}"\n'),
+    ("rust", "src/{0}", "fn f() {{ libc::_exit(1) }}\n", "src/a.rs", 'include!("{0}");\n'),
+    ("python", "src/{0}", "import sys\nsys._getframe(1)\n", "src/a.py", "load('src/{1}' '{2}')\n"),
+]
+
+
+def judged(language: str, files: dict[str, str], task: TaskSpec, tmp_path: Path) -> list[str]:
     tree = tmp_path / "tree"
-    (tree / path).parent.mkdir(parents=True)
-    (tree / path).write_text(text)
-    patch = check_patch(patch_of(task, {path: text}))
+    for path, text in files.items():
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_text(text)
+    patch = check_patch(patch_of(task, dict(files)))
     violations, _ = check(Evidence(task, read_language(ROOT / "sandboxes" / language), patch, tree))
     return [violation.rule for violation in violations]
 
@@ -52,9 +63,28 @@ def judged(language: str, path: str, text: str, task: TaskSpec, tmp_path: Path) 
 def test_code_that_reaches_below_its_language_is_refused(
     language: str, path: str, text: str, task: TaskSpec, tmp_path: Path
 ) -> None:
-    assert judged(language, path, text, task, tmp_path)
+    assert judged(language, {path: text}, task, tmp_path)
 
 
 @pytest.mark.parametrize(("language", "path", "text"), STAYS)
 def test_code_that_only_sounds_so_is_not(language: str, path: str, text: str, task: TaskSpec, tmp_path: Path) -> None:
-    assert judged(language, path, text, task, tmp_path) == []
+    assert judged(language, {path: text}, task, tmp_path) == []
+
+
+@pytest.mark.parametrize("ending", ["dat", "inc", "md", "json", "x7"])
+@pytest.mark.parametrize(("language", "path", "text", "user", "use"), TAKEN_IN)
+def test_a_file_that_code_takes_in_is_code(
+    language: str, path: str, text: str, user: str, use: str, ending: str, task: TaskSpec, tmp_path: Path
+) -> None:
+    name = f"table.{ending}"
+    files = {path.format(name): text.format(), user: use.format(name, name[:3], name[3:])}
+    assert judged(language, files, task, tmp_path)
+
+
+def test_documents_may_say_what_they_like(task: TaskSpec, tmp_path: Path) -> None:
+    files = {
+        "README.md": "Never call sys._getframe(1).\n",
+        "CHANGES": "No os._exit(0) any more.\n",
+        "src/a.py": "x = 1\n",
+    }
+    assert judged("python", files, task, tmp_path) == []
