@@ -18,8 +18,7 @@ def open_engine(config: "Config") -> "Engine":
     if config.engine.kind == "vllm":
         from swe_rl.inference.replicas import ReplicatedEngine
 
-        replicas = _vllm_replicas(config)
-        return ReplicatedEngine(replicas) if len(replicas) > 1 else replicas[0]
+        return ReplicatedEngine(_vllm_replicas(config))
     raise ConfigError(f"engine.kind is {config.engine.kind!r}, expected local or vllm: a scripted engine has no policy")
 
 

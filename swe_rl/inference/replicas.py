@@ -1,12 +1,14 @@
-"""Several engines as one: a session stays with its replica's cache, every replica serves every policy.
+"""Several engines, or one, as one: a session stays with its replica's cache, every replica serves every policy.
 
 A session goes to the replica with the fewest sessions and stays there until it is released. A replica that doesn't
 answer is left out for a while, and its sessions' requests go on elsewhere: token ids are the whole state, so nothing is
-lost but a cache, and a request that failed gave no token. One that missed a policy is left out until it has loaded one.
+lost but a cache, and a request that failed gave no token. When all have failed each is asked once more, as an engine
+may start its server again. One that missed a policy is left out until it has loaded one.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from swe_rl.errors import EngineError, EngineUnavailableError
 from swe_rl.inference.engine import Completion, Engine, SamplingParams
 
 logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 2
 
 
 class ReplicatedEngine:
@@ -51,16 +55,20 @@ class ReplicatedEngine:
 
     async def generate(self, session_id: str, token_ids: Sequence[int], sampling: SamplingParams) -> Completion:
         """As the replica's; raises EngineUnavailableError only when no replica answers."""
-        tried: dict[int, EngineUnavailableError] = {}
+        tried: Counter[int] = Counter()
         while True:
             index = self._replica_of(session_id, tried)
             try:
                 return await self._replicas[index].generate(session_id, token_ids, sampling)
             except EngineUnavailableError as error:
-                tried[index] = error
+                tried[index] += 1
                 self._rests_until[index] = asyncio.get_running_loop().time() + self._rest_s
                 self._home.pop(session_id, None)
-                logger.warning("replica %d doesn't answer, session %s moves on: %s", index, session_id, error)
+                logger.warning("replica %d doesn't answer session %s: %s", index, session_id, error)
+                if all(tried[one] >= _ATTEMPTS for one in self._usable()):
+                    raise EngineUnavailableError(
+                        f"none of {len(self._replicas)} replicas answers; the last: {error}"
+                    ) from error
 
     async def release(self, session_id: str) -> None:
         """On the replica that has the session; one that has none is not asked."""
@@ -76,22 +84,23 @@ class ReplicatedEngine:
             if isinstance(result, BaseException):
                 raise result
 
-    def _replica_of(self, session_id: str, tried: dict[int, EngineUnavailableError]) -> int:
-        """The session's own, or the one with the fewest sessions; one that rests only when no other is left."""
+    def _usable(self) -> list[int]:
+        return [index for index, has_policy in enumerate(self._has_policy) if has_policy]
+
+    def _replica_of(self, session_id: str, tried: Counter[int]) -> int:
+        """The session's own, or the one with the fewest sessions; one that was tried or rests only after the others."""
         now = asyncio.get_running_loop().time()
         home = self._home.get(session_id)
         if home is not None and self._has_policy[home] and self._rests_until[home] <= now:
             return home
-        usable = [index for index, has_policy in enumerate(self._has_policy) if has_policy and index not in tried]
+        usable = self._usable()
         if not usable:
-            if tried:
-                raise EngineUnavailableError(
-                    f"none of {len(self._replicas)} replicas answers; the last: {list(tried.values())[-1]}"
-                )
             raise EngineError(f"none of {len(self._replicas)} replicas has a policy; call load first")
         num_sessions = [0] * len(self._replicas)
         for other in self._home.values():
             num_sessions[other] += 1
-        chosen = min(usable, key=lambda index: (self._rests_until[index] > now, num_sessions[index], index))
+        chosen = min(
+            usable, key=lambda index: (tried[index], self._rests_until[index] > now, num_sessions[index], index)
+        )
         self._home[session_id] = chosen
         return chosen

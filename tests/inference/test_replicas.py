@@ -22,6 +22,7 @@ class Replica:
         self.number = number
         self.version = -1
         self.fault: Exception | None = None
+        self.num_faults = 10**6
         self.load_fault: Exception | None = None
         self.released: list[str] = []
         self.is_closed = False
@@ -33,7 +34,8 @@ class Replica:
 
     async def generate(self, session_id: str, token_ids: Sequence[int], sampling: SamplingParams) -> Completion:
         await asyncio.sleep(0)
-        if self.fault:
+        if self.fault and self.num_faults:
+            self.num_faults -= 1
             raise self.fault
         one = np.array([self.number], dtype=np.int32)
         return Completion(one, np.zeros(1, np.float32), np.full(1, self.version, np.int32), "stop")
@@ -107,6 +109,14 @@ async def test_only_when_no_replica_answers_the_request_fails_and_the_next_is_tr
         await replica_of(engine, "a")
     replicas[2].fault = None
     assert await replica_of(engine, "a") == 2
+
+
+async def test_one_replica_that_starts_again_loses_no_request(replicas) -> None:
+    engine = ReplicatedEngine(replicas[:1], rest_s=3600.0)
+    await engine.load(POLICY, 0)
+    replicas[0].fault = EngineUnavailableError("gone")
+    replicas[0].num_faults = 1
+    assert await replica_of(engine, "a") == 0
 
 
 async def test_a_refused_request_is_not_tried_elsewhere(engine, replicas) -> None:

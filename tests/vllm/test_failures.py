@@ -15,6 +15,7 @@ import pytest
 from swe_rl.config import EngineConfig
 from swe_rl.errors import EngineError, EngineUnavailableError
 from swe_rl.inference.engine import SamplingParams
+from swe_rl.inference.replicas import ReplicatedEngine
 from swe_rl.inference.vllm import VllmEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
@@ -49,6 +50,25 @@ async def test_failed_update_restarts_our_server_on_the_new_weights(
     await server_engine.load(old, 2)
     assert server_engine.url != before
     await _assert_serves(server_engine, old, 2, prompt, score)
+
+
+async def test_an_update_that_poisons_the_server_costs_no_request(
+    server_engine: VllmEngine, untied: list[Path], prompt: Any, score: Any
+) -> None:
+    engine = ReplicatedEngine([server_engine])
+    await engine.load(untied[0], 10)
+    prompts = [prompt(i, 60) for i in range(4)]
+    params = SamplingParams(1.0, 600, ())
+    running = [asyncio.create_task(engine.generate(f"s{i}", ids, params)) for i, ids in enumerate(prompts)]
+    await asyncio.sleep(0.5)
+    async with httpx.AsyncClient(base_url=server_engine.url) as outsider:
+        assert (await outsider.post("/start_weight_update")).status_code == 200
+    await engine.load(untied[1], 11)
+    for ids, completion in zip(prompts, await asyncio.gather(*running), strict=True):
+        assert len(completion.token_ids) == 600
+        assert set(completion.policy_version.tolist()) == {11}
+        expected = score(untied[1], ids, completion.token_ids, 1.0)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4, rtol=0)
 
 
 async def test_killed_server_is_unavailable_in_one_line_and_comes_back_with_its_weights(
