@@ -28,6 +28,10 @@ REACHES = [
     ("rust", "src/a.rs", 'std::arch::global_asm!(".globl _exit");\n'),
     ("java", "src/A.java", 'class A { String s = System.getProperty("sun.java.command"); }\n'),
     ("java", "src/A.java", "class A { Object o = ProcessHandle.current().info().arguments(); }\n"),
+    ("python", "src/a.py", "import sys\nnames = list(sys.modules)\n"),
+    ("python", "src/a.py", "import sys\nnames = sys.modules\n"),
+    ("python", "src/a.py", "import sys\nnames = sys.modules.copy()\n"),
+    ("python", "src/a.py", "from sys import argv, modules as m\n"),
     ("python", "src/a.py", "x = open('/dev/fd/' + str(3)).read()\n"),
 ]
 STAYS = [
@@ -35,6 +39,7 @@ STAYS = [
     ("c", "src/a.c", "int asm_count(int x);\nint asm_count(int x) { return x; } /* asm(1) */\n"),
     ("rust", "src/a.rs", 'pub fn open_logfile() -> &\'static str { "a.logfile" }\n'),
     ("java", "src/A.java", "class A { long pid = ProcessHandle.current().pid(); }\n"),
+    ("python", "src/a.py", "import sys\nhere = sys.modules[__name__]\nother = sys.modules.get('json')\n"),
     ("python", "src/a.py", "path = '/dev/null'\n"),
 ]
 
