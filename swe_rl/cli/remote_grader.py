@@ -40,9 +40,9 @@ class RemoteGrader:
         async with self._slots:
             return await self._client.grade_patch(task.task_id, patch, level or self._level)
 
-    async def run_base(self, task: TaskSpec) -> Judgement:
+    async def run_once(self, task: TaskSpec, patch: str = "") -> Judgement:
         """Raises SandboxError for an environment fault."""
-        verdict = await self.grade(task, NO_CHANGE)
+        verdict = await self.grade(task, patch or NO_CHANGE)
         if verdict.outcome is Outcome.ENVIRONMENT_ERROR:
             raise SandboxError(str(verdict.signals.get("fault", "unknown fault")))
         return Judgement(

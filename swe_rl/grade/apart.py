@@ -18,8 +18,9 @@ from pebble import ProcessExpired, ProcessPool
 
 from swe_rl.errors import SandboxError, SweRlError
 
-CPU_LIMIT_S = 20.0
-MEMORY_LIMIT_BYTES = 4 * 1024**3
+CPU_LIMIT_S = 10.0
+# So little that the kernel never has to choose whom to kill: that would be a fault of the machine.
+MEMORY_LIMIT_BYTES = min(4 * 1024**3, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 6)
 _WALL_LIMIT_S = 300.0
 _OTHERS_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -6,7 +6,7 @@ the task.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from swe_rl.task.spec import TaskSpec
 from swe_rl.verdict import Level, Outcome, TestCounts, Verdict
 
 NUM_RUNS = 2
+_MAX_NAMES = 3
 _REPEATED_SIGNALS = ("exit_code", "signal", "is_parsed", "num_reported", "is_agreed")
 
 
@@ -27,7 +28,7 @@ class PatchGrader(Protocol):
 
     async def grade(self, task: TaskSpec, patch: str, level: Level | None = None) -> Verdict: ...
 
-    async def run_base(self, task: TaskSpec) -> Judgement: ...
+    async def run_once(self, task: TaskSpec, patch: str = "") -> Judgement: ...
 
 
 class CheckStatus(StrEnum):
@@ -134,24 +135,43 @@ async def _see_solution(task: TaskSpec, grader: PatchGrader) -> _Seen:
         return _Seen(f"the solution changes protected files: {', '.join(restored)}" if restored else "", facts)
     reason = verdict.signals.get("patch") or verdict.signals.get("problem") or "tests fail"
     reason = "; ".join(f"{v.rule}: {v.path or v.evidence}" for v in verdict.violations) or reason
-    return _Seen(
-        f"the solution is {verdict.outcome.value} ({reason}): fail_to_pass {verdict.fail_to_pass.passed}/"
-        f"{verdict.fail_to_pass.total}, pass_to_pass {verdict.pass_to_pass.passed}/{verdict.pass_to_pass.total}",
-        facts,
+    counts = (
+        f"fail_to_pass {verdict.fail_to_pass.passed}/{verdict.fail_to_pass.total}, "
+        f"pass_to_pass {verdict.pass_to_pass.passed}/{verdict.pass_to_pass.total}"
     )
+    names = ""
+    if verdict.outcome is Outcome.UNRESOLVED:
+        names = _name_failing(task, await grader.run_once(task, task.solution_patch))
+    return _Seen(f"the solution is {verdict.outcome.value} ({reason}): {counts}{names}", facts)
+
+
+def _name_failing(task: TaskSpec, judgement: Judgement) -> str:
+    """The expected tests that don't pass, the first few, for a task's author."""
+    if judgement.passed is None:
+        return ""
+    return _listing(name for name in (*task.fail_to_pass, *task.pass_to_pass) if name not in judgement.passed)
+
+
+def _listing(names: Iterable[str]) -> str:
+    some = list(names)
+    more = f" and {len(some) - _MAX_NAMES} more" if len(some) > _MAX_NAMES else ""
+    return f": {', '.join(some[:_MAX_NAMES])}{more}" if some else ""
 
 
 async def _see_base(task: TaskSpec, grader: PatchGrader) -> _Seen:
-    judgement = await grader.run_base(task)
+    judgement = await grader.run_once(task)
     passing, kept = judgement.fail_to_pass, judgement.pass_to_pass
     problem = ""
     if judgement.outcome is Outcome.TIMEOUT:
         problem = "the tests of the unpatched base run into the time limit"
     elif passing.passed:
         problem = f"{passing.passed} of {passing.total} fail_to_pass tests pass on the unpatched base"
+        problem += _listing(name for name in task.fail_to_pass if name in (judgement.passed or ()))
     elif kept.passed != kept.total:
         reason = judgement.signals["problem"] or "they fail"
         problem = f"{kept.total - kept.passed} of {kept.total} pass_to_pass tests don't pass on the base ({reason})"
+        if judgement.passed is not None:
+            problem += _listing(name for name in task.pass_to_pass if name not in judgement.passed)
     return _Seen(problem, _facts(judgement.outcome, passing, kept, judgement.signals))
 
 

@@ -72,10 +72,11 @@ class Grader:
         logger.info("graded %s: %s in %.2f s", task.task_id, verdict.outcome.value, verdict.duration_s)
         return verdict
 
-    async def run_base(self, task: TaskSpec) -> Judgement:
-        """Runs the hidden tests over the unpatched base, for `check`. Raises SandboxError for an environment fault."""
+    async def run_once(self, task: TaskSpec, patch: str = "") -> Judgement:
+        """One run of the hidden tests over the patched base, for `check`. Raises SandboxError for an environment fault,
+        PatchError and ViolationFound for the patch."""
         async with self._slots:
-            return await self._judge(task, "", "standard", {})
+            return await self._judge(task, patch, "standard", {})
 
     async def _grade_with_retry(self, task: TaskSpec, patch: str, level: Level) -> Verdict:
         for attempt in range(1, ENVIRONMENT_ATTEMPTS + 1):

@@ -6,11 +6,12 @@
                    code of failures
 
 A missing or skipped test hasn't passed. Where a test that must fail was planted no run may end with 0: what ends the
-process early, as if all were well, gives itself away. No expected test's name leaves this file.
+process early, as if all were well, gives itself away. Names of expected tests stand in `passed` alone, never in a
+verdict.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from swe_rl.grade.canary import Planted
@@ -25,13 +26,15 @@ NOTHING = Planted()
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a run proves, before it is dressed as a verdict."""
+    """What a run proves, before it is dressed as a verdict. `passed`: the expected tests that did, for a task's author;
+    None where only a verdict is known."""
 
     outcome: Outcome
     fail_to_pass: TestCounts
     pass_to_pass: TestCounts
     violations: tuple[Violation, ...]
     signals: dict[str, Any]
+    passed: frozenset[str] | None = field(default=None, repr=False)
 
 
 def judge(task: TaskSpec, result: CommandResult, report: ParsedReport, planted: Planted = NOTHING) -> Judgement:
@@ -65,14 +68,18 @@ def judge(task: TaskSpec, result: CommandResult, report: ParsedReport, planted: 
         outcome = Outcome.RESOLVED
     else:
         outcome = Outcome.UNRESOLVED
-    return Judgement(outcome, fail_to_pass, pass_to_pass, violations, signals)
+    passed = frozenset(_passed((*task.fail_to_pass, *task.pass_to_pass), rest))
+    return Judgement(outcome, fail_to_pass, pass_to_pass, violations, signals, passed)
 
 
 def _count(expected: Iterable[str], report: ParsedReport) -> TestCounts:
-    """Passes count only in a whole report: half a report proves nothing about what the rest would have said."""
     ids = list(expected)
-    passed = sum(report.status.get(test_id) is TestStatus.PASSED for test_id in ids) if report.is_parsed else 0
-    return TestCounts(passed=passed, total=len(ids))
+    return TestCounts(passed=len(_passed(ids, report)), total=len(ids))
+
+
+def _passed(expected: Iterable[str], report: ParsedReport) -> list[str]:
+    """Passes count only in a whole report: half a report proves nothing about what the rest would have said."""
+    return [test_id for test_id in expected if report.is_parsed and report.status.get(test_id) is TestStatus.PASSED]
 
 
 def _is_agreed(result: CommandResult, report: ParsedReport, planted: Planted) -> bool:

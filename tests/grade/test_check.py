@@ -46,7 +46,8 @@ async def test_a_solution_that_edits_tests_is_a_problem(grader: Grader, task: Ta
 
 async def test_a_test_that_already_passes_is_no_fail_to_pass(grader: Grader, task: TaskSpec) -> None:
     both = replace(task, fail_to_pass=(*task.fail_to_pass, task.pass_to_pass[0]), pass_to_pass=())
-    assert "1 of 2 fail_to_pass tests pass on the unpatched base" in await failure(both, grader)
+    problem = await failure(both, grader)
+    assert f"1 of 2 fail_to_pass tests pass on the unpatched base: {task.pass_to_pass[0]}" in problem
 
 
 async def test_a_test_that_fails_at_the_base_is_no_pass_to_pass(grader: Grader, task: TaskSpec) -> None:
@@ -55,11 +56,15 @@ async def test_a_test_that_fails_at_the_base_is_no_pass_to_pass(grader: Grader, 
         "from clamp import clamp\n\n\ndef test_upper():\n    assert clamp(5, 1, 3) == 3\n\n\n"
         "def test_new():\n    assert clamp(6, 1, 3) == 3\n"
     )
-    assert "pass_to_pass tests don't pass on the base" in await failure(swapped, grader)
+    problem = await failure(swapped, grader)
+    assert "pass_to_pass tests don't pass on the base" in problem and problem.endswith(f": {task.fail_to_pass[0]}")
 
 
 async def test_an_expected_test_that_is_never_run_is_a_problem(grader: Grader, task: TaskSpec) -> None:
-    assert "1/2" in await failure(replace(task, fail_to_pass=(*task.fail_to_pass, "tests/x.py::y")), grader)
+    missing = tuple(f"tests/x.py::y{number}" for number in range(5))
+    problem = await failure(replace(task, fail_to_pass=(*task.fail_to_pass, *missing)), grader)
+    assert "1/6" in problem
+    assert problem.endswith(f": {', '.join(missing[:3])} and 2 more")
 
 
 async def test_a_base_without_an_end_is_a_problem(grader: Grader, task: TaskSpec, agent: Agent) -> None:
@@ -107,8 +112,8 @@ async def test_a_task_that_fails_in_the_same_way_each_time_is_not_flaky(grader: 
 
 async def test_a_task_that_decays_between_runs_is_flaky(grader: Grader, task: TaskSpec) -> None:
     class Decaying(Grader):
-        async def run_base(self, task: TaskSpec) -> Judgement:
-            judgement = await super().run_base(task)
+        async def run_once(self, task: TaskSpec, patch: str = "") -> Judgement:
+            judgement = await super().run_once(task, patch)
             (task.root / HIDDEN).write_text("def test_upper():\n    assert False\n" + LOWER)
             return judgement
 
@@ -140,5 +145,5 @@ async def test_a_folder_with_a_repository_inside_is_a_problem(
 
 
 async def test_the_base_is_run_even_though_an_empty_patch_is_not(grader: Grader, task: TaskSpec) -> None:
-    judgement = await grader.run_base(task)
+    judgement = await grader.run_once(task)
     assert (judgement.fail_to_pass.passed, judgement.pass_to_pass.passed) == (0, 2)

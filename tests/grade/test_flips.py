@@ -37,7 +37,7 @@ class Bench:
     async def run(self, grader: Grader, path: str, text: str) -> Judgement:
         """The hidden tests over a repository with this file; what is there already isn't judged by rules on patches."""
         (self.task.environment_dir / path).write_text(text)
-        return await grader.run_base(self.task)
+        return await grader.run_once(self.task)
 
 
 @asynccontextmanager
