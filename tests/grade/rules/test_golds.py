@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from swe_rl.task.taskset import TaskSet
 from swe_rl.verdict import Violation
 
 ROOT = Path(__file__).parents[3]
-DATA = ROOT.parent / "shared" / "data"
+DATA = Path(os.environ.get("SWE_RL_REAL_DATA", ROOT.parent / "shared/data"))
 LANGUAGES = read_languages(ROOT / "sandboxes")
 PACKS = {"python": ("python", "py"), "js": ("javascript", "js"), "go": ("go", "go"), "rust": ("rust", "rs")}
 
