@@ -17,8 +17,8 @@ MaskRule = Literal[
     "none", "tis", "icepop", "geometric", "kl_forward", "kl_reverse", "kpop", "kpop_soft", "dppo_tv", "dppo_kl"
 ]
 Dialect = Literal[
-    "auto", "hermes", "hermes-thinking", "qwen2.5-coder", "qwen3-coder", "qwen3-coder-first", "qwen3.5", "llama3",
-    "deepseek-v3.1", "deepseek-r1", "glm-4.5", "glm-4.7", "gpt-oss", "plain",
+    "auto", "hermes", "hermes-thinking", "qwen2.5-coder", "qwen3-coder", "qwen3-coder-first", "qwen3.5", "qwen3.8",
+    "llama3", "deepseek-v3.1", "deepseek-r1", "glm-4.5", "glm-4.7", "glm-5.1", "glm-5.2", "gpt-oss", "plain",
 ]  # fmt: skip
 
 

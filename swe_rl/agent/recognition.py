@@ -18,7 +18,7 @@ from swe_rl.agent.dialects.harmony import Harmony
 from swe_rl.agent.dialects.hermes import Hermes
 from swe_rl.agent.dialects.llama import Llama
 from swe_rl.agent.dialects.plain import Plain
-from swe_rl.agent.dialects.qwen_xml import QwenXml
+from swe_rl.agent.dialects.qwen_xml import EFFORT, HEADING, QwenXml
 from swe_rl.agent.template import ChatTemplate, end_token
 from swe_rl.errors import PolicyError
 
@@ -31,12 +31,15 @@ DIALECTS: Mapping[str, Dialect] = {
         Harmony(),
         Glm("glm-4.5"),
         Glm("glm-4.7", line_end=""),
+        Glm("glm-5.1", line_end="", is_bare=True),
+        Glm("glm-5.2", line_end="", is_bare=True, effort="Max"),
         DeepSeek("deepseek-v3.1"),
         DeepSeek("deepseek-r1", is_fenced=True),
         Llama(),
         QwenXml("qwen3-coder"),
         QwenXml("qwen3-coder-first", heading=""),
         QwenXml("qwen3.5", is_coder=False),
+        QwenXml("qwen3.8", is_coder=False, heading=EFFORT + HEADING),
         Hermes("hermes"),
         Hermes("hermes-thinking", opens_reasoning=True),
         Hermes("qwen2.5-coder", doubles_braces=True),
@@ -57,10 +60,12 @@ class Family:
 
 _FAMILIES = (
     Family(("gpt-oss",), ("<|channel|>",)),
-    Family(("glm-4.5", "glm-4.7"), ("[gMASK]<sop>", "<arg_key>")),
+    Family(("glm-4.5", "glm-4.7", "glm-5.1", "glm-5.2"), ("[gMASK]<sop>", "<arg_key>")),
     Family(("deepseek-v3.1", "deepseek-r1"), ("<｜User｜>",)),
     Family(("llama3",), ("<|start_header_id|>",)),
-    Family(("qwen3-coder", "qwen3-coder-first", "qwen3.5"), ("<|im_start|>", "<function="), needs_template=True),
+    Family(
+        ("qwen3-coder", "qwen3-coder-first", "qwen3.5", "qwen3.8"), ("<|im_start|>", "<function="), needs_template=True
+    ),
     Family(("hermes", "hermes-thinking", "qwen2.5-coder"), ("<|im_start|>",)),
 )
 

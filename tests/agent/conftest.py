@@ -44,9 +44,9 @@ _HARMONY = (
 )
 SPECIAL_TOKENS = {
     **dict.fromkeys(("hermes", "hermes-thinking", "qwen2.5-coder"), (*_CHATML, "<tool_response>", "</tool_response>")),
-    **dict.fromkeys(("qwen3-coder", "qwen3-coder-first", "qwen3.5"), _CHATML),
+    **dict.fromkeys(("qwen3-coder", "qwen3-coder-first", "qwen3.5", "qwen3.8"), _CHATML),
     **dict.fromkeys(("deepseek-v3.1", "deepseek-r1"), _DEEPSEEK),
-    **dict.fromkeys(("glm-4.5", "glm-4.7"), _GLM),
+    **dict.fromkeys(("glm-4.5", "glm-4.7", "glm-5.1", "glm-5.2"), _GLM),
     "llama3": _LLAMA,
     "gpt-oss": _HARMONY,
     "plain": ("<|endoftext|>",),

@@ -132,7 +132,7 @@ def test_ten_thousand_appended_conversations_are_the_tokens_of_the_whole(
 @pytest.mark.parametrize("name", NAMES)
 def test_calls_are_read_back_and_spans_decode_to_their_values(byte_policies: Mapping[str, Any], name: str) -> None:
     renderer = byte_policies[name].renderer
-    is_json = name not in ("qwen3-coder", "qwen3-coder-first", "qwen3.5", "glm-4.5", "glm-4.7")
+    is_json = not name.startswith(("qwen3", "glm"))
 
     @settings(_SETTINGS, max_examples=80)
     @given(prose=_TEXT, reasoning=_WORDS, calls=st.lists(_calls(_TEXT), min_size=1, max_size=3))
@@ -258,6 +258,79 @@ def test_a_call_that_breaks_off_at_any_token_is_a_problem(policies: Mapping[str,
     for length in range(min(last, len(ids) - 1) + (name == "gpt-oss")):
         cut = renderer.parse(ids[:length])
         assert cut.problem and not cut.calls and cut.stop == ""
+
+
+@pytest.mark.parametrize(
+    ("stop", "tool", "begins"),
+    [
+        ("<|observation|>", "view", "\n<tool_response>\nok"),
+        ("<|observation|>", "", "\n<tool_response>\nok"),
+        ("<|user|>", "", "\nok<|assistant|>"),
+        ("<|user|>", "view", "\nok<|assistant|>"),
+        ("<|endoftext|>", "view", "<|observation|>\n<tool_response>\nok"),
+        ("", "", "<|user|>\nok<|assistant|>"),
+    ],
+)
+def test_what_comes_back_has_the_role_that_the_policy_opened(
+    policies: Mapping[str, Any], stop: str, tool: str, begins: str
+) -> None:
+    renderer = policies["glm-4.5"].renderer
+    assert renderer.decode(renderer.observation([Result("ok", tool)], stop).token_ids).startswith(begins)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [" to=functions.edit<|channel|>commentary json", "<|channel|>commentary to=functions.edit <|constrain|>json"],
+)
+def test_a_recipient_stands_in_front_of_the_channel_or_behind_it(policies: Mapping[str, Any], header: str) -> None:
+    policy = policies["gpt-oss"]
+    ids = policy.encode(
+        f'<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{header}<|message|>{{"old": "x"}}<|call|>'
+    )
+    parsed = policy.renderer.parse(ids)
+    assert parsed.problem == "" and parsed.stop == "<|call|>"
+    assert [(call.name, call.arguments) for call in parsed.calls] == [("edit", {"old": "x"})]
+    runs = _runs(policy, ids, parsed.segments.tolist())
+    assert runs[Segment.REASONING] == [b"<|channel|>analysis<|message|>Hm.<|end|>"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('<|channel|>commentary to=browser.open<|message|>{"a": 1}<|call|>', "calls go to=functions.its name"),
+        ("<|channel|>final<|message|>Done.<|return|>", "no tool call"),
+        (' to=functions.edit<|channel|>commentary json<|message|>{"a": 1} x<|call|>', "nothing may follow"),
+        (" to=functions.edit<|channel|>commentary json<|message|>[1]<|call|>", "expected {"),
+        (' to=functions.edit<|channel|>commentary json<|message|>{"a": 1}', "a call ends with <|call|>"),
+        (" to=functions.edit<|channel|>commentary json<|call|>", "expected {"),
+    ],
+)
+def test_a_message_that_is_no_call_is_a_problem(policies: Mapping[str, Any], text: str, problem: str) -> None:
+    policy = policies["gpt-oss"]
+    parsed = policy.renderer.parse(policy.encode(text))
+    assert problem in parsed.problem and not parsed.calls
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('I look.\n{"name": "view", "parameters": {"path": "a"}}', ["view"]),
+        ('{"type": "function", "name": "view", "parameters": {}}', ["view"]),
+        ('<|python_tag|>{"name": "view", "arguments": {}}; {"name": "submit", "parameters": {}}', ["view", "submit"]),
+        ('{"name": "view", "parameters": {}}\n{"name": "submit", "parameters": {}} Done.', ["view", "submit"]),
+        ('Like {"name": "view"} in a line', []),
+        ("<|python_tag|>print(1)", []),
+        ('{"name": "view", "parameters": {}}{"name": 3}', []),
+    ],
+)
+def test_a_call_of_llamas_begins_a_line_or_follows_another(
+    policies: Mapping[str, Any], text: str, names: list[str]
+) -> None:
+    policy = policies["llama3"]
+    parsed = policy.renderer.parse(policy.encode(f"{text}<|eot_id|>"))
+    assert (parsed.problem == "") == bool(names)
+    if names:
+        assert [call.name for call in parsed.calls] == names
 
 
 def test_a_normaliser_does_not_move_the_border_between_template_and_text(policies: Mapping[str, Any]) -> None:

@@ -26,14 +26,22 @@ _CODER = (
     "<|im_start|>user\n<tool_response>\nok\n</tool_response>\n<|im_end|>\n<|im_start|>assistant\n"
 )
 _THOUGHT = "<think>\nWhy.\n</think>\n\nSo."
+_THINKER = _CODER.replace("So.", _THOUGHT).replace("response>\n<|im_end|>", "response><|im_end|>") + "<think>\n"
 _ARGUMENTS = '{"path": "a.py", "old": "1", "new": "é"}'
+_GLM = (
+    "[gMASK]<sop><|system|>Mend.<|user|>Do it.<|assistant|><think>Why.</think>So.<tool_call>edit"
+    "<arg_key>path</arg_key><arg_value>a.py</arg_value><arg_key>old</arg_key><arg_value>1</arg_value>"
+    "<arg_key>new</arg_key><arg_value>é</arg_value></tool_call><|observation|><tool_response>ok"
+    "</tool_response><|assistant|><think>"
+)
 GOLDENS = {
     "hermes": _HERMES,
     "qwen2.5-coder": _HERMES,
     "hermes-thinking": _HERMES.replace("So.", _THOUGHT).removesuffix("\n") + "\n<think>\n",
     "qwen3-coder": _CODER,
     "qwen3-coder-first": _CODER,
-    "qwen3.5": _CODER.replace("So.", _THOUGHT).replace("response>\n<|im_end|>", "response><|im_end|>") + "<think>\n",
+    "qwen3.5": _THINKER,
+    "qwen3.8": _THINKER,
     "deepseek-v3.1": (
         "<｜begin▁of▁sentence｜>Mend.<｜User｜>Do it.<｜Assistant｜></think>So."
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>edit"
@@ -52,12 +60,9 @@ GOLDENS = {
         "<arg_key>new</arg_key>\n<arg_value>é</arg_value>\n</tool_call><|observation|>\n<tool_response>\nok\n"
         "</tool_response><|assistant|>"
     ),
-    "glm-4.7": (
-        "[gMASK]<sop><|system|>Mend.<|user|>Do it.<|assistant|><think>Why.</think>So.<tool_call>edit"
-        "<arg_key>path</arg_key><arg_value>a.py</arg_value><arg_key>old</arg_key><arg_value>1</arg_value>"
-        "<arg_key>new</arg_key><arg_value>é</arg_value></tool_call><|observation|><tool_response>ok"
-        "</tool_response><|assistant|><think>"
-    ),
+    "glm-4.7": _GLM,
+    "glm-5.1": _GLM,
+    "glm-5.2": _GLM.replace("<sop>", "<sop><|system|>Reasoning Effort: Max"),
     "llama3": (
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
         "Today Date: 26 Jul 2024\n\nMend.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nDo it.<|eot_id|>"
@@ -101,10 +106,13 @@ LISTINGS = {
     "qwen3-coder": "e87e9ae10a45e041",
     "qwen3-coder-first": "c73f87eea63314c6",
     "qwen3.5": "207dc602b9b3a22c",
+    "qwen3.8": "6156e8c2b78f4428",
     "deepseek-v3.1": "146ab1aac54c02b9",
     "deepseek-r1": "3db47fa37b3bebbf",
     "glm-4.5": "35400dd04b4fc2fc",
     "glm-4.7": "be13faf5b62ba556",
+    "glm-5.1": "77350cff764ffcd7",
+    "glm-5.2": "7ffd5dc8b19b80b7",
     "llama3": "5dc7ae6f3437b2df",
     "gpt-oss": "258011287c251135",
     "plain": "df7c74fd67f181eb",

@@ -37,6 +37,8 @@ MODELS: Mapping[str, tuple[str, set[str]]] = {
     "Qwen3-Thinking": ("hermes-thinking", set()),
     "Qwen3-Coder": ("qwen3-coder-first", {"reasoning"}),
     "qwen3.5": ("qwen3.5", set()),
+    "qwen3.6": ("qwen3.5", set()),
+    "qwen3.8": ("qwen3.8", set()),
     "llama-3.1-instruct": ("llama3", {"text", "reasoning", "parallel"}),
     "llama-3.3-instruct": ("llama3", {"text", "reasoning", "parallel"}),
     "deepseek-v3-0324": ("deepseek-r1", {"tools", "reasoning"}),
@@ -45,6 +47,9 @@ MODELS: Mapping[str, tuple[str, set[str]]] = {
     "DeepSeek-V3.2": ("deepseek-v3.1", {"reasoning"}),
     "GLM-4.6": ("glm-4.5", set()),
     "GLM-4.7": ("glm-4.7", {"error"}),
+    "glm-5.1": ("glm-5.1", {"error"}),
+    "glm-5.2": ("glm-5.2", {"error"}),
+    "glm-5.3": ("glm-5.2", {"error"}),
     "glm-5": ("glm-4.7", {"error"}),
     "gpt-oss": ("gpt-oss", {"text", "parallel", "error"}),
 }

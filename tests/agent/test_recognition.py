@@ -15,8 +15,8 @@ from swe_rl.agent.template import ChatTemplate
 from swe_rl.config import Dialect
 from swe_rl.errors import PolicyError
 
-TELLABLE = [name for name in DIALECTS if name not in ("qwen2.5-coder", "qwen3-coder-first")]
-"""The other two differ by the listing of tools alone, which the templates here leave out."""
+TELLABLE = [name for name in DIALECTS if name not in ("qwen2.5-coder", "qwen3-coder-first", "qwen3.8", "glm-5.1")]
+"""The others differ by the listing of tools alone, which the templates here leave out."""
 
 
 def test_the_configuration_offers_the_dialects_that_there_are() -> None:

@@ -62,10 +62,13 @@ _FORMAT = (
 
 @dataclass(frozen=True, slots=True)
 class Glm:
-    """`line_end`: what stands between the parts, a line end in 4.5 and 4.6."""
+    """`line_end`: what stands between the parts, a line end in 4.5 and 4.6; `is_bare`: tools are listed without what
+    wraps a function; `effort` is what the prompt asks for at its very beginning, '' for nothing."""
 
     name: str = "glm-4.5"
     line_end: str = "\n"
+    is_bare: bool = False
+    effort: str = ""
     needs: tuple[str, ...] = ("[gMASK]", "<sop>", _SYSTEM, _USER, _ASSISTANT, _OBSERVATION)
     stops: tuple[str, ...] = (_OBSERVATION, _USER, "<|endoftext|>")
     answers_errors: bool = False
@@ -80,9 +83,10 @@ class Glm:
         return not self.line_end
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Schema]) -> list[Piece]:
-        pieces = [ours("[gMASK]<sop>")]
+        pieces = [ours("[gMASK]<sop>" + (f"{_SYSTEM}Reasoning Effort: {self.effort}" if self.effort else ""))]
         if tools:
-            listing = _TOOLS.format(tools="\n".join(write(tool) for tool in tools))
+            listed = [tool["function"] if self.is_bare else tool for tool in tools]
+            listing = _TOOLS.format(tools="\n".join(map(write, listed)))
             pieces += [ours(f"{_SYSTEM}\n{listing}" + _FORMAT.replace("\n", self.line_end))]
         for message in messages:
             pieces += [ours((_SYSTEM if message.role == "system" else _USER) + self.line_end), told(message)]

@@ -71,13 +71,21 @@ _END = re.compile(r"\n?</parameter>(?=\s*(?:<parameter=|</function>))")
 _FUNCTION_CLOSE = "</function>"
 
 
+HEADING = "# Tools\n\n"
+EFFORT = (
+    "Reasoning effort is set to xhigh. Please think carefully through the task, validate key assumptions, consider "
+    "plausible alternatives, and prioritize correctness, consistency, and clarity in the final answer.\n\n"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class QwenXml:
-    """`is_coder`: Qwen3-Coder's way, else Qwen 3.5's; `heading` of the tools, which its first release didn't have."""
+    """`is_coder`: Qwen3-Coder's way, else Qwen 3.5's; `heading` of the tools, which its first release didn't have,
+    and to which 3.8 adds the effort."""
 
     name: str = "qwen3-coder"
     is_coder: bool = True
-    heading: str = "# Tools\n\n"
+    heading: str = HEADING
     needs: tuple[str, ...] = (IM_START, IM_END)
     stops: tuple[str, ...] = (IM_END, "<|endoftext|>")
     answers_errors: bool = True
