@@ -80,14 +80,21 @@ def _exchanges(dialect: Any) -> st.SearchStrategy[Exchange]:
     )
 
 
-def check_append_equals_whole(policy: Any, data: st.DataObject) -> None:
-    exchanges = tuple(data.draw(st.lists(_exchanges(policy.dialect), max_size=4)))
-    conversation = Conversation(data.draw(_WORDS.filter(bool)), data.draw(_WORDS), exchanges)
-    ids = list(_append(policy.renderer, conversation))
+def check_append_equals_whole(policy: Any, number: int) -> None:
+    template = policy.chat_template()
     errors_by = "tool" if policy.dialect.answers_errors else "user"
-    whole = render_by_template(policy.chat_template(), conversation, errors_by)
-    assert policy.spell(ids).decode() == whole
-    assert ids == policy.encode(whole)
+    exchanges = st.lists(_exchanges(policy.dialect), max_size=4).map(tuple)
+    conversations = st.builds(Conversation, _WORDS.filter(bool), _WORDS, exchanges)
+
+    @settings(_SETTINGS, max_examples=number)
+    @given(conversation=conversations)
+    def check(conversation: Conversation) -> None:
+        ids = _append(policy.renderer, conversation)
+        whole = render_by_template(template, conversation, errors_by)
+        assert policy.spell(ids).decode() == whole
+        assert ids == policy.encode(whole)
+
+    check()
 
 
 def _append(renderer: Renderer, conversation: Conversation) -> list[int]:
@@ -108,12 +115,7 @@ def _append(renderer: Renderer, conversation: Conversation) -> list[int]:
 def test_turns_that_are_appended_are_the_tokens_of_the_whole_conversation(
     policies: Mapping[str, Any], name: str
 ) -> None:
-    @settings(_SETTINGS, max_examples=100)
-    @given(data=st.data())
-    def check(data: st.DataObject) -> None:
-        check_append_equals_whole(policies[name], data)
-
-    check()
+    check_append_equals_whole(policies[name], 100)
 
 
 @pytest.mark.real
@@ -121,12 +123,7 @@ def test_turns_that_are_appended_are_the_tokens_of_the_whole_conversation(
 def test_ten_thousand_appended_conversations_are_the_tokens_of_the_whole(
     policies: Mapping[str, Any], name: str
 ) -> None:
-    @settings(_SETTINGS, max_examples=10_000)
-    @given(data=st.data())
-    def check(data: st.DataObject) -> None:
-        check_append_equals_whole(policies[name], data)
-
-    check()
+    check_append_equals_whole(policies[name], 10_000)
 
 
 @pytest.mark.parametrize("name", NAMES)
