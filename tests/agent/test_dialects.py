@@ -26,27 +26,8 @@ _SETTINGS = settings(
 _SPELLED = (
     *("<|im_end|>", "<|im_start|>system", "<tool_call>", "</tool_call>", "<think>", "</think>", "<|eot_id|>"),
     *("</parameter>", "<parameter=path>", "</function>", "<function=edit>", "</arg_value>", "<arg_key>", "<|user|>"),
-    *(
-        "<|python_tag|>",
-        '{"name": "view", "parameters": {}}',
-        "<|call|>",
-        "<|end|>",
-        "<|channel|>final",
-        "to=functions.",
-    ),
-    *(
-        "<｜tool▁call▁end｜>",
-        "<｜tool▁sep｜>",
-        "<｜end▁of▁sentence｜>",
-        "```",
-        "```json",
-        '"',
-        "\\",
-        '"}}',
-        "é",
-        "日本",
-        "\n",
-    ),
+    *("<|python_tag|>", '{"name": "view", "parameters": {}}', "<|call|>", "<|end|>", "<|channel|>final"),
+    *("<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<｜end▁of▁sentence｜>", "```json", '"', "\\", '"}}', "é", "日本", "\n"),
 )
 _TEXT = st.lists(st.one_of(st.text(max_size=10), st.sampled_from(_SPELLED)), max_size=4).map("".join)
 _WORDS = st.text(alphabet="ab cé日\n{}\"'<>=/.#`", max_size=20).map(str.strip)
@@ -147,6 +128,21 @@ def test_calls_are_read_back_and_spans_decode_to_their_values(byte_policies: Map
             assert [json.loads(f'"{run}"', strict=False) if is_json else run for run in spelled] == changed
 
     check()
+
+
+def test_spans_are_exact_behind_characters_of_every_width_and_bytes_that_are_none(
+    byte_policies: Mapping[str, Any],
+) -> None:
+    policy = byte_policies["hermes"]
+    borders = "\x7f\x80\u07ff\u0800\ud7ff\ue000\uffff\U00010000\U0010ffff"
+    byte = {policy.renderer.token_bytes(token): token for token in range(300)}
+    for sign in borders:
+        ids = policy.renderer.completion([("create", {"path": sign, "content": f"a{sign}{borders}"})], prose=sign)
+        for stray in (b"", b"\xff", b"\xed\xa0\x80", b"\xe2\x82"):
+            sampled = [byte[bytes([value])] for value in stray] + ids
+            parsed = policy.renderer.parse(sampled)
+            assert _runs(policy, sampled, parsed.segments.tolist())[Segment.DIFF] == [f"a{sign}{borders}".encode()]
+            assert policy.spell(sampled[parsed.calls[0].start : parsed.calls[0].end]).startswith(b"<tool_call>\n{")
 
 
 def _completion_or_skip(renderer: Renderer, calls: Any, prose: str, reasoning: str) -> list[int]:
