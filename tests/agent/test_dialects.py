@@ -3,7 +3,7 @@
 import itertools
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -83,10 +83,7 @@ def _append(renderer: Renderer, conversation: Conversation) -> list[int]:
     messages = [Message("system", conversation.system, is_ours=True), Message("user", conversation.user)]
     ids = list(renderer.prompt(messages, conversation.tools).token_ids)
     for exchange in conversation.exchanges:
-        try:
-            sampled = renderer.completion(exchange.calls, exchange.prose, exchange.reasoning)
-        except ValueError:  # text that reads as a call, or a value that the dialect can't quote
-            assume(False)
+        sampled = renderer.completion(exchange.calls, exchange.prose, exchange.reasoning)
         ids += sampled
         ids += renderer.observation(list_results(exchange), renderer.parse(sampled).stop).token_ids
     return ids
@@ -121,7 +118,7 @@ def test_calls_are_read_back_and_spans_decode_to_their_values(byte_policies: Map
         assert [(call.name, call.arguments) for call in parsed.calls] == calls
         for call, (tool, arguments) in zip(parsed.calls, calls, strict=True):
             span = slice(call.start - 50, call.end - 50)
-            runs = _runs(byte_policies[name], ids[span], parsed.segments[span].tolist())
+            runs = _runs(byte_policies[name], ids[span], parsed.segments[span])
             assert runs[Segment.TOOL_NAME] == [tool.encode()]
             changed = [value for key, value in arguments.items() if TOOLS[tool].arguments[key].is_diff and value]
             spelled = [run.decode() for run in runs.get(Segment.DIFF, [])]
@@ -141,19 +138,57 @@ def test_spans_are_exact_behind_characters_of_every_width_and_bytes_that_are_non
         for stray in (b"", b"\xff", b"\xed\xa0\x80", b"\xe2\x82"):
             sampled = [byte[bytes([value])] for value in stray] + ids
             parsed = policy.renderer.parse(sampled)
-            assert _runs(policy, sampled, parsed.segments.tolist())[Segment.DIFF] == [f"a{sign}{borders}".encode()]
+            assert _runs(policy, sampled, parsed.segments)[Segment.DIFF] == [f"a{sign}{borders}".encode()]
             assert policy.spell(sampled[parsed.calls[0].start : parsed.calls[0].end]).startswith(b"<tool_call>\n{")
 
 
 def _completion_or_skip(renderer: Renderer, calls: Any, prose: str, reasoning: str) -> list[int]:
     try:
         return renderer.completion(calls, prose, reasoning)
-    except ValueError:
-        assume(False)
+    except ValueError:  # text that reads as a call, or a value that the dialect can't quote
+        texts = [prose, *(value for _, arguments in calls for value in arguments.values() if isinstance(value, str))]
+        assume(not any(trap in text for text in texts for trap in _SPELLED if len(trap) > 2))
         raise
 
 
-def _runs(policy: Any, ids: list[int], segments: list[int]) -> dict[int, list[bytes]]:
+_WRITTEN = {
+    "hermes": ["<think>\nWhy.\n</think>", "\n\nSo.\n"],
+    "hermes-thinking": ["Why.\n</think>", "\n\nSo.\n"],
+    "qwen3-coder": ["<think>\nWhy.\n</think>", "\n\nSo.\n\n"],
+    "qwen3.5": ["Why.\n</think>", "\n\nSo.\n\n"],
+    "deepseek-v3.1": ["<think>\nWhy.\n</think>", "\n\nSo."],
+    "deepseek-r1": ["<think>\nWhy.\n</think>", "\n\nSo."],
+    "glm-4.5": ["<think>Why.</think>", "\nSo.\n"],
+    "glm-4.7": ["Why.</think>", "So."],
+    "llama3": ["", "Why.\nSo.\n"],
+    "gpt-oss": [
+        "<|channel|>analysis<|message|>Why.<|end|>",
+        "<|start|>assistant<|channel|>commentary<|message|>So.<|end|>",
+    ],
+    "plain": ["<think>\nWhy.\n</think>", "\n\nSo.\n"],
+}
+
+
+@pytest.mark.parametrize("name", _WRITTEN)
+def test_a_completion_has_its_reasoning_its_text_and_all_else_as_arguments(
+    byte_policies: Mapping[str, Any], name: str
+) -> None:
+    policy = byte_policies[name]
+    reasoning, text = _WRITTEN[name]
+    ids = policy.renderer.completion([("view", {"path": "a", "start": 3, "end": -1})], "So.", "Why.")
+    parsed = policy.renderer.parse(ids)
+    assert parsed.calls[0].arguments == {"path": "a", "start": 3, "end": -1}
+    runs = {segment: b"".join(spelled).decode() for segment, spelled in _runs(policy, ids, parsed.segments).items()}
+    leading = "\n" if name == "glm-4.5" else ""  # its completions begin with a line end
+    assert runs.get(Segment.REASONING, "") == reasoning
+    assert runs[Segment.TEXT] == leading + text
+    assert runs[Segment.TOOL_NAME] == "view" and runs[Segment.STOP] == parsed.stop
+    whole = policy.spell(ids).decode()
+    arguments = whole.removesuffix(parsed.stop).replace(reasoning, "").replace(text, "").removeprefix(leading)
+    assert runs[Segment.TOOL_ARGS] == arguments.replace("view", "")
+
+
+def _runs(policy: Any, ids: list[int], segments: Iterable[int]) -> dict[int, list[bytes]]:
     """Segment -> what each run of tokens that have it spells."""
     runs: dict[int, list[bytes]] = {}
     for segment, group in itertools.groupby(zip(segments, ids, strict=True), key=lambda pair: pair[0]):
@@ -283,7 +318,7 @@ def test_a_recipient_stands_in_front_of_the_channel_or_behind_it(policies: Mappi
     parsed = policy.renderer.parse(ids)
     assert parsed.problem == "" and parsed.stop == "<|call|>"
     assert [(call.name, call.arguments) for call in parsed.calls] == [("edit", {"old": "x"})]
-    runs = _runs(policy, ids, parsed.segments.tolist())
+    runs = _runs(policy, ids, parsed.segments)
     assert runs[Segment.REASONING] == [b"<|channel|>analysis<|message|>Hm.<|end|>"]
 
 
