@@ -136,9 +136,7 @@ class VllmEngine:
     async def close(self) -> None:
         """Ends a server of ours and leaves somebody else's alone. Idempotent."""
         self._version, self._fault = None, "the engine is closed"
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        await self._close_client()
         if self._server is not None:
             await asyncio.to_thread(self._server.stop)
             self._server = None
@@ -166,13 +164,18 @@ class VllmEngine:
 
     async def _open_client(self, url: str) -> None:
         if self._client is not None and str(self._client.base_url).rstrip("/") != url.rstrip("/"):
-            await self._client.aclose()
-            self._client = None
+            await self._close_client()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
             # The server is reached directly: a proxy of the environment isn't for it.
             transport = SpreadTransport(limits)
             self._client = httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, transport=transport, trust_env=False)
+
+    async def _close_client(self) -> None:
+        """Requests under way fail as unavailable."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     async def _check(self, directory: Path) -> None:
         """Before anything is touched: a tensor that doesn't fit would leave the server without weights."""
@@ -221,6 +224,7 @@ class VllmEngine:
         self._version = None
         self._fault = f"the update to version {version} failed; restart the server: {error}"
         if self._config.url:
+            await self._close_client()  # a paused server never answers what runs there: it fails now and goes elsewhere
             raise type(error)(f"vllm {self.url}: {self._fault}") from error
         logger.warning("vllm %s: update to version %d failed, restarting: %s", self.url, version, error)
         await self._start_server(directory, version)
