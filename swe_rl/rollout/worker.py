@@ -84,6 +84,7 @@ class Worker:
     async def _follow_policy(self) -> None:
         manifest = self._policies.latest()
         if manifest is not None and manifest.version > self._version:
+            await asyncio.to_thread(self._policies.verify, manifest.version)  # damaged weights sample plausible noise
             await self._engine.load(manifest.path, manifest.version)
             self._version = manifest.version
             logger.info("policy %d loaded", self._version)

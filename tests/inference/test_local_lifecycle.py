@@ -89,6 +89,28 @@ async def test_release_aborts_what_runs_and_keeps_the_tokens_so_far(open_engine:
     assert (again.cached_tokens, again.finish_reason) == (0, "length")
 
 
+async def test_a_release_while_a_load_waits_ends_what_runs_and_what_is_held_back(
+    open_engine: OpenEngine, make_policy: MakePolicy
+) -> None:
+    engine = await open_engine(max_context=16384, max_batch=2)
+    running = asyncio.create_task(engine.generate("s", _prompt(8, 4), _sampling(16000)))
+    await asyncio.sleep(0.05)
+    load = asyncio.create_task(engine.load(make_policy(seed=1), 1))
+    await asyncio.sleep(0)
+    held = [asyncio.create_task(engine.generate(f"h{i}", _prompt(i, 4), _sampling(3))) for i in range(2)]
+    await asyncio.sleep(0)
+    await engine.release("h0")
+    with pytest.raises(EngineError, match="h0 was released"):
+        await held[0]
+    assert not load.done()
+    await engine.release("s")
+    aborted = await running
+    assert aborted.finish_reason == "abort" and set(aborted.policy_version.tolist()) == {0}
+    await load
+    assert (await held[1]).policy_version.tolist() == [1, 1, 1]
+    assert len((await engine.generate("s", _prompt(8, 4), _sampling(3))).token_ids) == 3
+
+
 async def test_a_cancelled_call_frees_its_slot(open_engine: OpenEngine) -> None:
     engine = await open_engine(max_context=16384, max_batch=1)
     running = asyncio.create_task(engine.generate("s", _prompt(8, 4), _sampling(16000)))

@@ -41,8 +41,8 @@ def test_aborted_answer_without_tokens_is_empty() -> None:
     assert (len(completion.token_ids), completion.finish_reason) == (0, "abort")
 
 
-def _content(*logprobs: Any) -> dict[str, Any]:
-    return {"content": [{"token_id": t, "logprob": p} for t, p in zip((5, 6, 7), logprobs, strict=True)]}
+def _content(*logprobs: Any, ids: tuple[int, ...] = (5, 6, 7)) -> dict[str, Any]:
+    return {"content": [{"token_id": t, "logprob": p} for t, p in zip(ids, logprobs, strict=True)]}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,8 @@ def _content(*logprobs: Any) -> dict[str, Any]:
         ({"logprobs": _content(-1.0, -9999.0, -1.0)}, "token 6 at output position 1 isn't finite"),
         ({"logprobs": _content(-1.0, -1.0, float("nan"))}, "token 7 at output position 2 isn't finite"),
         ({"logprobs": {"content": [{"token_id": 5, "logprob": -1.0}]}}, "other tokens than the 3"),
+        ({"logprobs": _content(-1.0, -1.0, -1.0, ids=(5, 8, 7))}, "other tokens than the 3"),
+        ({"logprobs": _content(-1.0, None, -1.0)}, "can't read the answer"),
         ({"logprobs": None}, "can't read the answer"),
         ({"finish_reason": "error"}, "finish reason is 'error'"),
         ({"weight_versions": [{"version": "3", "start": 0, "end": 2}]}, "don't cover all 3"),

@@ -1,4 +1,4 @@
-"""Updates of a server that answers as vLLM does, but fails, lies or never ends: no token of doubtful weights is asked for.
+"""Updates of a server that speaks as vLLM does but fails, lies or never ends: no token comes of doubtful weights.
 
 What real servers do is in tests/vllm; these are the faults that a real one shows too rarely to be tested by.
 """
@@ -219,8 +219,9 @@ async def test_a_release_is_repeated_until_the_generation_has_really_ended(serve
     server.ignored_aborts = 2
     running = asyncio.create_task(engine.generate("s", [5], PARAMS))
     await server.is_asked.wait()
-    await engine.release("s")
-    assert (await running).finish_reason == "abort"
+    async with asyncio.timeout(30):
+        await engine.release("s")
+        assert (await running).finish_reason == "abort"
     assert Counter(server.routes)["/abort_requests"] == 3
 
 

@@ -42,7 +42,7 @@ def settings() -> Callable[..., Config]:
             {
                 "agent": {"prompt": "compact", "episode_timeout_s": 60.0},
                 "engine": {"max_context": 2048},
-                "sampling": {"max_tokens_per_turn": 512},
+                "sampling": {"max_tokens_per_turn": 512, "temperature": 0.8},
                 "rollout": {"group_size": 2, "groups_per_step": 2, "concurrency": 4, "max_episode_retries": 1}
                 | rollout,
             }

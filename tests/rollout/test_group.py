@@ -56,6 +56,7 @@ async def test_a_group_holds_g_episodes_of_its_task(
     assert (group.group_id, group.index, group.task_id, group.split) == ("g000007", 7, task.task_id, "train")
     assert group.policy_version == 3  # at dispatch; tokens tell their own
     assert {int(v) for t in group.trajectories for v in t.policy_version[t.sampled]} == {4}
+    assert {t.temperature for t in group.trajectories} == {0.8}
     assert [t.trajectory_id for t in group.trajectories] == [f"g000007-m{m}a0" for m in range(5)]
     assert [t.reward for t in group.trajectories] == [1.0] * 5
     assert engine.most_at_once == 2

@@ -11,7 +11,7 @@ import pytest
 from swe_rl.agent.render import Renderer
 from swe_rl.client import SandboxClient
 from swe_rl.config import Config
-from swe_rl.errors import EngineError, EngineUnavailableError, SandboxUnavailableError
+from swe_rl.errors import ChecksumError, EngineError, EngineUnavailableError, SandboxUnavailableError
 from swe_rl.inference.engine import Completion, SamplingParams
 from swe_rl.inference.scripted import Reply, ScriptedEngine
 from swe_rl.rollout.sampler import Sampler
@@ -130,6 +130,59 @@ async def test_without_staleness_no_group_begins_before_the_next_policy(
     await running
     assert engine.loaded == [0, 1]
     assert [group.policy_version for group in rollouts.groups()] == [0, 0, 1, 1]
+
+
+class Held(Recorder):
+    """Answers nothing until it is let go."""
+
+    async def generate(self, session_id: str, token_ids: Sequence[int], sampling: SamplingParams) -> Completion:
+        await self.go.wait()
+        return await super().generate(session_id, token_ids, sampling)
+
+    @property
+    def go(self) -> asyncio.Event:
+        return self.__dict__.setdefault("_go", asyncio.Event())
+
+
+async def test_a_group_is_stamped_with_the_policy_at_its_beginning_though_its_tokens_are_of_a_newer_one(
+    worker: Any, rollouts: RolloutStore, policies: PolicyStore, mend: Reply, policy_dir: Path, client: SandboxClient
+) -> None:
+    publish(policies, 0)
+    engine = Held(mend, policy_dir)
+    running = asyncio.create_task((await worker(engine, groups_per_step=1)).run(steps=1))
+    async with asyncio.timeout(60):
+        while (await client.health()).num_sessions < 2:
+            await asyncio.sleep(POLL_S)
+    publish(policies, 1)
+    await until(lambda: engine.loaded == [0, 1])
+    engine.go.set()
+    await running
+    group = rollouts.get(0)
+    assert group.policy_version == 0
+    assert {int(v) for t in group.trajectories for v in t.policy_version[t.sampled]} == {1}
+
+
+async def test_a_worker_of_a_run_that_is_under_way_samples_with_its_newest_policy_and_nothing_is_too_stale(
+    worker: Any, rollouts: RolloutStore, policies: PolicyStore, mend: Reply, policy_dir: Path
+) -> None:
+    for version in range(4):
+        publish(policies, version)
+    engine = Recorder(mend, policy_dir)
+    await (await worker(engine, groups_per_step=1)).run(steps=4)
+    assert engine.loaded == [3]
+    delivered = rollouts.take(4, version=3, max_staleness=0)
+    assert [group.policy_version for group in delivered or []] == [3] * 4
+
+
+async def test_weights_that_changed_after_they_were_published_are_never_sampled_from(
+    worker: Any, rollouts: RolloutStore, policies: PolicyStore, mend: Reply, policy_dir: Path
+) -> None:
+    publish(policies, 0)
+    (policies.get(0).path / "model.safetensors").write_bytes(b"x0")
+    engine = Recorder(mend, policy_dir)
+    with pytest.raises(ChecksumError, match="changed after they were published"):
+        await (await worker(engine)).run(steps=1)
+    assert engine.loaded == [] and rollouts.num_groups() == 0
 
 
 async def test_a_worker_that_stays_replaces_what_the_trainer_drops_until_the_last_policy_is_published(

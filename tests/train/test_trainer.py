@@ -126,6 +126,29 @@ def test_the_ratio_is_exactly_one_until_the_first_optimiser_update(make_config, 
     assert result.metrics["mismatch/max_ratio"] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_while_the_weights_stand_still_no_ratio_of_any_minibatch_differs_from_one_by_a_bit(
+    make_config, make_groups, dtype
+):
+    """The replay has the shapes of the update: other shapes round differently."""
+    options = ["train.minibatches=3", "train.rows_per_microbatch=2", "train.row_tokens=40", f"train.dtype={dtype}"]
+    clip = ["loss.clip_low=1e-12", "loss.clip_high=1e-12"]  # any other ratio is clipped in one direction
+    config = make_config("mask.rule=none", "train.lr=1e-30", *options, *clip)
+    _, result = step(config, make_groups(6))
+    assert result.metrics["train/clip_fraction"] == 0.0
+
+
+def test_the_mismatch_is_that_of_all_tokens_whatever_the_mask_keeps(make_config, make_groups):
+    groups = make_groups(3, noise=0.6)
+    _, everything = step(make_config("mask.rule=none"), groups)
+    for options in (["mask.phi=0.002"], ["mask.rule=tis", "mask.high=1.01"], ["mask.phi=1e-9"]):
+        _, masked = step(make_config(*options), groups)
+        assert masked.metrics["mask/kept_fraction"] < 0.9 or masked.metrics["mask/weight_max"] < 1.02
+        for name, value in everything.metrics.items():
+            if name.startswith("mismatch/"):
+                assert masked.metrics[name] == value, name
+
+
 def test_a_vanishing_learning_rate_never_lets_the_mismatch_grow(make_config, make_groups):
     config = make_config("train.lr=1e-30", "rollout.max_staleness=99")
     trainer = Trainer(config.policy.path, config, config.run.dir / "state")
