@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swe_rl.agent.dialects.base import Dialect, Message, Piece, Result, Sampled, Schema
+from swe_rl.agent.dialects.base import Dialect, Message, Piece, Result, Sampled, Schema, declared_types
 from swe_rl.agent.recognition import find_dialect
+from swe_rl.agent.tools import TOOLS
 from swe_rl.agent.vocabulary import Vocabulary
 from swe_rl.errors import PolicyError
 from swe_rl.trajectory import Segment, ToolCall
@@ -63,6 +64,7 @@ class Renderer:
         self.stop_token_ids = tuple(vocabulary.added[token] for token in stops)
         self.token_bytes = vocabulary.token_bytes
         self._vocabulary = vocabulary
+        self._types = declared_types([spec.schema() for spec in TOOLS.values()])
         self._added = vocabulary.added
         self._added_text = {token_id: text for text, token_id in vocabulary.added.items()}
 
@@ -83,18 +85,25 @@ class Renderer:
         return self._render(self.dialect.observation(results, stop))
 
     def completion(
-        self, calls: Sequence[tuple[str, Mapping[str, Any]]], prose: str = "", reasoning: str = ""
+        self,
+        calls: Sequence[tuple[str, Mapping[str, Any]]],
+        prose: str = "",
+        reasoning: str = "",
+        tools: Sequence[Schema] | None = None,
     ) -> list[int]:
-        """Token ids of a completion as a policy should write it, the stop token included: for demonstrations. Raises
-        ValueError for calls that the dialect can't write so that they can be read again."""
+        """Token ids of a completion as a policy should write it, the stop token included: for demonstrations. `tools`
+        as in `parse`. Raises ValueError for calls that the dialect can't write so that they can be read again."""
         token_ids = self._render(self.dialect.completion(reasoning, prose, calls)).token_ids
-        read = [(call.name, dict(call.arguments)) for call in self.parse(token_ids).calls]
+        read = [(call.name, dict(call.arguments)) for call in self.parse(token_ids, tools=tools).calls]
         if read != [(name, dict(arguments)) for name, arguments in calls]:
             raise ValueError(f"dialect {self.dialect.name} can't write these calls: they would be read as {read}"[:400])
         return token_ids
 
-    def parse(self, token_ids: Sequence[int], offset: int = 0) -> ParsedCompletion:
-        """Reads sampled tokens; calls carry positions from `offset`. Never raises for what was sampled."""
+    def parse(
+        self, token_ids: Sequence[int], offset: int = 0, tools: Sequence[Schema] | None = None
+    ) -> ParsedCompletion:
+        """Reads sampled tokens; calls carry positions from `offset`. `tools`: those that the prompt listed, None for
+        the agent's own. Never raises for what was sampled."""
         stop = self._added_text.get(int(token_ids[-1]), "") if len(token_ids) else ""
         stop = stop if stop in self.dialect.stops else ""
         body = [int(t) for t in token_ids[: len(token_ids) - bool(stop)]]
@@ -103,7 +112,8 @@ class Renderer:
         # surrogateescape maps every byte string to text and back without loss.
         text = b"".join(spelled).decode("utf-8", "surrogateescape")
         places = _Places(text, starts[-1])
-        reading = self.dialect.read(Sampled(text, stop, self._finder(body, starts, text, places)))
+        types = self._types if tools is None else declared_types(tools)
+        reading = self.dialect.read(Sampled(text, stop, self._finder(body, starts, text, places), types))
         segments = np.empty(len(token_ids), dtype=np.uint8)
         segments[: len(body)] = places.spread(reading.segments)[starts[:-1]]
         segments[len(body) :] = Segment.STOP

@@ -4,6 +4,7 @@ Messages, calls and results flow in and pieces of text flow out; sampled text fl
 every character flow out. No dialect knows tokens: `swe_rl.agent.render` encodes pieces and places segments.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,19 @@ DAY = date(2024, 7, 26)
 """The day that a prompt names where its family's name one: the same in every run, and what Llama 3 defaults to."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+_JSON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
 
 Call = tuple[str, Mapping[str, Any]]
 """Name and arguments."""
 Schema = Mapping[str, Any]
-"""A tool as `ToolSpec.schema` gives it."""
+"""A tool as `ToolSpec.schema` gives it; an outside scaffold's may lack everything but the name."""
+Types = Mapping[tuple[str, str], str]
+"""(tool, argument) -> the type that the tool's schema declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +68,12 @@ class Result:
 class Sampled:
     """A completion without its stop token, which is `stop` ('' if there was none). Bytes that aren't UTF-8 stand in
     `text` as lone surrogates. `find(marker, start)` is where a marker next begins, -1 if nowhere: one that is a token
-    of its own counts only as that token."""
+    of its own counts only as that token. `types`: of the tools' arguments, for dialects that write values unquoted."""
 
     text: str
     stop: str
     find: Callable[[str, int], int]
+    types: Types
 
     def after(self, marker: str, start: int) -> int:
         """The index behind the next such marker; the end if there is none."""
@@ -141,6 +151,11 @@ def told(message: Message, text: str | None = None) -> Piece:
     return Piece(message.text if text is None else text, Segment.PROMPT, message.is_ours)
 
 
+def listing(text: str) -> Piece:
+    """The tools, as the prompt lists them: ours, whoever wrote the system message."""
+    return Piece(text, Segment.PROMPT, is_ours=True)
+
+
 def split_system(messages: Sequence[Message]) -> tuple[Message, Sequence[Message]]:
     """The system message (an empty one if there is none) and the others."""
     if messages and messages[0].role == "system":
@@ -166,8 +181,24 @@ def is_diff(tool: str, key: str) -> bool:
     return spec is not None and key in spec.arguments and spec.arguments[key].is_diff
 
 
-def typed(tool: str, key: str, text: str) -> Any:
-    """An argument that stands there unquoted: a number where the tool declares one and it is one, else the text."""
-    spec = TOOLS.get(tool)
-    is_integer = spec is not None and key in spec.arguments and spec.arguments[key].type == "integer"
-    return int(text) if is_integer and _INTEGER.fullmatch(text.strip()) else text
+def declared_types(tools: Sequence[Schema]) -> Types:
+    """Of arguments that are declared to be of one type."""
+    types: dict[tuple[str, str], str] = {}
+    for function in (tool["function"] for tool in tools):
+        for key, spec in function.get("parameters", {}).get("properties", {}).items():
+            if isinstance(spec.get("type"), str):
+                types[function["name"], key] = spec["type"]
+    return types
+
+
+def typed(text: str, declared: str | None) -> Any:
+    """An argument that stands there unquoted: of the declared type if it can be read so, else the text."""
+    if declared == "integer":
+        return int(text) if _INTEGER.fullmatch(text.strip()) else text
+    if declared is None or declared not in _JSON_TYPES:
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if type(value) in _JSON_TYPES[declared] else text

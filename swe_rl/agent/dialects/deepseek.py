@@ -26,6 +26,7 @@ from swe_rl.agent.dialects.base import (
     Sampled,
     Schema,
     blocks,
+    listing,
     ours,
     split_system,
     told,
@@ -89,20 +90,20 @@ class DeepSeek:
     def prompt(self, messages: Sequence[Message], tools: Sequence[Schema]) -> list[Piece]:
         system, others = split_system(messages)
         gap = "\n\n" if tools and system.text else ""
-        pieces = [ours(_BEGIN), told(system), told(system, gap + self._listing(tools))]
+        pieces = [ours(_BEGIN), told(system), listing(gap + self._list_tools(tools))]
         for message in others:
             pieces += [ours(_USER), told(message)]
         return [*pieces, self._opening()]
 
-    def _listing(self, tools: Sequence[Schema]) -> str:
+    def _list_tools(self, tools: Sequence[Schema]) -> str:
         if not tools:
             return ""
         if self.is_fenced:
             return _R1_TOOLS + "".join(f"\n```json\n{write(tool)}\n```\n" for tool in tools)
         functions = [tool["function"] for tool in tools]
         described = (
-            f"\n### {function['name']}\nDescription: {function['description']}\n\n"
-            f"Parameters: {write(function['parameters'])}\n"
+            f"\n### {function['name']}\nDescription: {function.get('description', '')}\n\n"
+            f"Parameters: {write(function.get('parameters', {}))}\n"
             for function in functions
         )
         return "## Tools\nYou have access to the following tools:\n" + "".join(described) + "\n" + _TOOLS

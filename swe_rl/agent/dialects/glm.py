@@ -5,9 +5,9 @@
                  <arg_value>a.py</arg_value>\\n</tool_call><|observation|>
     observation  \\n<tool_response>\\n..\\n</tool_response><|assistant|>
 
-4.7 and 5 write the same without line ends and begin inside of reasoning. Values are text as it is, numbers where the
-tool declares them. A completion ends with the token of the role that speaks next: `<|observation|>` behind calls,
-`<|user|>` else; a completion that was cut gets the one that fits.
+4.7 and 5 write the same without line ends and begin inside of reasoning. Values are text as it is; what a tool
+declares to be something else is JSON. A completion ends with the token of the role that speaks next:
+`<|observation|>` behind calls, `<|user|>` else; a completion that was cut gets the one that fits.
 """
 
 import re
@@ -151,7 +151,7 @@ def _read_call(sampled: Sampled, start: int, segments: NDArray[np.uint8]) -> Rea
             raise Malformed(f"the value of {key[:60]} isn't closed by {_VALUE_END}")
         if key in arguments:
             raise Malformed("a key occurs twice")
-        arguments[key] = typed(name[0], key, text[first:last])
+        arguments[key] = typed(text[first:last], sampled.types.get((name[0], key)))
         if is_diff(name[0], key):
             changes.append((first, last))
         position = skip(text, last + len(_VALUE_END))

@@ -182,14 +182,24 @@ def _namespace(tools: Sequence[Schema]) -> str:
     """Tools as types of TypeScript."""
     lines = ["\n\n# Tools\n\n## functions\n\nnamespace functions {\n"]
     for function in (tool["function"] for tool in tools):
-        parameters: Mapping[str, Any] = function["parameters"]
-        lines += [f"// {function['description']}"]
-        if not parameters["properties"]:
-            lines += [f"type {function['name']} = () => any;\n"]
-            continue
+        parameters: Mapping[str, Any] = function.get("parameters", {})
+        lines += _comment(function)
+        required = parameters.get("required", ())
         fields = [
-            f"// {spec['description']}\n{name}{'' if name in parameters['required'] else '?'}: {_TYPES[spec['type']]}"
-            for name, spec in parameters["properties"].items()
+            "\n".join([*_comment(spec), f"{name}{'' if name in required else '?'}: {_type_of(spec)}"])
+            for name, spec in parameters.get("properties", {}).items()
         ]
-        lines += [f"type {function['name']} = (_: {{", ",\n".join(fields), "}) => any;\n"]
+        if fields:
+            lines += [f"type {function['name']} = (_: {{", ",\n".join(fields), "}) => any;\n"]
+        else:
+            lines += [f"type {function['name']} = () => any;\n"]
     return "\n".join([*lines, "} // namespace functions"])
+
+
+def _comment(described: Mapping[str, Any]) -> list[str]:
+    return [f"// {described['description']}"] if "description" in described else []
+
+
+def _type_of(spec: Mapping[str, Any]) -> str:
+    declared = spec.get("type")
+    return _TYPES.get(declared, "any") if isinstance(declared, str) else "any"

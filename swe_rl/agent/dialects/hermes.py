@@ -22,6 +22,7 @@ from swe_rl.agent.dialects.base import (
     Sampled,
     Schema,
     blocks,
+    listing,
     ours,
     split_system,
     told,
@@ -69,11 +70,11 @@ class Hermes:
         pieces: list[Piece] = []
         if tools:
             system, messages = split_system(messages)
-            listing = list_tools(tools)
+            text = list_tools(tools)
             if self.doubles_braces:
-                listing = listing.replace(_EXAMPLE, f"{{{_EXAMPLE}}}")
+                text = text.replace(_EXAMPLE, f"{{{_EXAMPLE}}}")
             gap = "\n\n" if system.text else ""
-            pieces = [ours(f"{IM_START}system\n"), told(system), told(system, f"{gap}{listing}"), ours(f"{IM_END}\n")]
+            pieces = [ours(f"{IM_START}system\n"), told(system), listing(gap + text), ours(f"{IM_END}\n")]
         for message in messages:
             pieces += [ours(f"{IM_START}{message.role}\n"), told(message), ours(f"{IM_END}\n")]
         return [*pieces, self._opening()]

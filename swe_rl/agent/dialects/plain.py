@@ -18,6 +18,7 @@ from swe_rl.agent.dialects.base import (
     Result,
     Sampled,
     Schema,
+    listing,
     ours,
     split_system,
     told,
@@ -45,7 +46,7 @@ class Plain:
         if tools:
             system, messages = split_system(messages)
             gap = "\n\n" if system.text else ""
-            pieces += [ours("### System\n\n"), told(system), told(system, gap + list_tools(tools)), ours("\n\n")]
+            pieces += [ours("### System\n\n"), told(system), listing(gap + list_tools(tools)), ours("\n\n")]
         for message in messages:
             pieces += [ours(f"### {message.role.capitalize()}\n\n"), told(message), ours("\n\n")]
         return [*pieces, ours(_OPENING)]

@@ -4,7 +4,7 @@
                  </tool_call>
 
 A value stands between two line ends as it is, unescaped: one that holds `</parameter>` and then `<parameter=` or
-`</function>` can't be written. Values are text but for those that the tool declares to be numbers.
+`</function>` can't be written. Values are text; what the tool declares to be something else is JSON.
 """
 
 import re
@@ -27,6 +27,7 @@ from swe_rl.agent.dialects.base import (
     Schema,
     blocks,
     is_diff,
+    listing,
     ours,
     split_system,
     told,
@@ -108,12 +109,14 @@ class QwenXml:
 
     def _system(self, system: Message, tools: Sequence[Schema]) -> list[Piece]:
         if self.is_coder:
-            listing, text = "\n".join(_describe(tool["function"]) for tool in tools), system.text
+            tools_text, text = "\n".join(_describe(tool["function"]) for tool in tools), system.text
         else:
-            listing, text = "\n".join(write(tool) for tool in tools), system.text.strip()
-        head = f"{self.heading}You have access to the following functions:\n\n<tools>\n{listing}\n</tools>{_FORMAT}"
+            tools_text, text = "\n".join(write(tool) for tool in tools), system.text.strip()
+        head = f"{self.heading}You have access to the following functions:\n\n<tools>\n{tools_text}\n</tools>{_FORMAT}"
         gap = "\n\n" if text else ""
-        return [told(system, f"{text}{gap}{head}" if self.is_coder else f"{head}{gap}{text}")]
+        if self.is_coder:
+            return [told(system, text), listing(gap + head)]
+        return [listing(head + gap), told(system, text)]
 
     def completion(self, reasoning: str, prose: str, calls: Sequence[Call]) -> list[Piece]:
         pieces = [*think(reasoning, self.opens_reasoning), Piece(prose, Segment.TEXT)]
@@ -148,14 +151,16 @@ class QwenXml:
 
 
 def _describe(function: Mapping[str, Any]) -> str:
-    """A tool as Qwen3-Coder lists it."""
-    lines = ["<function>", f"<name>{function['name']}</name>", f"<description>{function['description']}</description>"]
-    lines += ["<parameters>"]
-    parameters = function["parameters"]
-    for name, spec in parameters["properties"].items():
-        lines += ["<parameter>", f"<name>{name}</name>", f"<type>{spec['type']}</type>"]
-        lines += [f"<description>{spec['description']}</description>", "</parameter>"]
-    return "\n".join([*lines, f"<required>{parameters['required']}</required>", "</parameters>", "</function>"])
+    """A tool as Qwen3-Coder lists it; what a scaffold's tool doesn't say is left out."""
+    parameters = function.get("parameters", {})
+    lines = ["<function>", f"<name>{function['name']}</name>", *_tags(function, "description"), "<parameters>"]
+    for name, spec in parameters.get("properties", {}).items():
+        lines += ["<parameter>", f"<name>{name}</name>", *_tags(spec, "type", "description"), "</parameter>"]
+    return "\n".join([*lines, *_tags(parameters, "required"), "</parameters>", "</function>"])
+
+
+def _tags(described: Mapping[str, Any], *keys: str) -> list[str]:
+    return [f"<{key}>{described[key]}</{key}>" for key in keys if key in described]
 
 
 def _read_call(sampled: Sampled, start: int, segments: NDArray[np.uint8]) -> ReadCall:
@@ -173,7 +178,7 @@ def _read_call(sampled: Sampled, start: int, segments: NDArray[np.uint8]) -> Rea
         if parameter[1] in arguments:
             raise Malformed("a parameter occurs twice")
         value = text[parameter.end() : end.start()]
-        arguments[parameter[1]] = typed(name, parameter[1], value)
+        arguments[parameter[1]] = typed(value, sampled.types.get((name, parameter[1])))
         if is_diff(name, parameter[1]):
             changes.append((parameter.end(), parameter.end() + len(value)))
         position = skip(text, end.end())
