@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
-from swe_rl.gateway.messages import ChatCall, ChatMessage, ChatRequest, RequestError, read_text
+from swe_rl.gateway.messages import (
+    ChatCall,
+    ChatMessage,
+    ChatRequest,
+    RequestError,
+    read_function,
+    read_list,
+    read_text,
+)
 from swe_rl.gateway.session import Answer
 
 _SAMPLING = ("temperature", "top_p", "top_k", "stop_sequences", "thinking")
@@ -32,7 +40,7 @@ def read_request(body: Any) -> ChatRequest:
         read += _read_message(message, f"messages[{index}]", names)
     return ChatRequest(
         messages=read,
-        tools=[] if choice["type"] == "none" else [_read_tool(tool) for tool in body.get("tools") or ()],
+        tools=[] if choice["type"] == "none" else _read_tools(body.get("tools")),
         max_tokens=max_tokens,
         is_streamed=bool(body.get("stream")),
         has_usage=True,
@@ -79,7 +87,7 @@ def _read_message(message: Any, where: str, names: dict[str, str]) -> list[ChatM
     """A user's message holds results of several calls and text: each is a message of its own."""
     role = message.get("role") if isinstance(message, dict) else None
     if role not in ("user", "assistant"):
-        raise RequestError(f"{where}: role is {role!r}, expected user or assistant")
+        raise RequestError(f"{where}: role is {role!r:.60}, expected user or assistant")
     content = message.get("content")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
@@ -96,17 +104,23 @@ def _read_message(message: Any, where: str, names: dict[str, str]) -> list[ChatM
             answers = names.get(str(block.get("tool_use_id")), "")
             read.append(ChatMessage("tool", read_text(block.get("content"), where), answers=answers))
         elif not (kind in ("thinking", "redacted_thinking") and role == "assistant"):
-            raise RequestError(f"{where}: a block of type {kind!r} isn't served here")
+            raise RequestError(f"{where}: a block of type {kind!r:.60} isn't served here")
     if role == "assistant":
         return [ChatMessage("assistant", text.strip(), tuple(calls))]
     return [*read, ChatMessage("user", text)] if text or not read else read
 
 
-def _read_tool(tool: Any) -> dict[str, Any]:
-    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
-        raise RequestError("tools: expected objects with a name")
-    function = {"name": tool["name"], "description": tool.get("description", "")}
-    return {"type": "function", "function": function | {"parameters": tool.get("input_schema") or {}}}
+def _read_tools(tools: Any) -> list[dict[str, Any]]:
+    functions = [
+        {("parameters" if key == "input_schema" else key): value for key, value in tool.items()}
+        if isinstance(tool, dict)
+        else None
+        for tool in read_list(tools, "tools")
+    ]
+    return [
+        {"type": "function", "function": read_function(function, f"tools[{index}]")}
+        for index, function in enumerate(functions)
+    ]
 
 
 def _blocks(answer: Answer) -> list[dict[str, Any]]:

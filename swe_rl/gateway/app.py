@@ -13,6 +13,7 @@ it ended.
 
 import hmac
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from swe_rl.trajectory import Trajectory
 MODEL_NAME = "policy"
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _IGNORED_HEADER = "x-swe-rl-ignored"
+_SURROGATE = re.compile(rb"\\u[dD]")
 
 
 class OpenSession(BaseModel):
@@ -136,9 +138,12 @@ async def _json(request: Request) -> Any:
         if len(data) > MAX_BODY_BYTES:
             raise RequestError(f"the body has more than {MAX_BODY_BYTES} bytes")
     try:
-        return json.loads(data)
+        body = json.loads(data)
+        if _SURROGATE.search(data):  # no tokenizer takes half a pair
+            json.dumps(body, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body isn't JSON: {error}") from error
+    return body
 
 
 def _respond(body: Mapping[str, Any], asked: ChatRequest) -> Response:

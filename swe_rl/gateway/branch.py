@@ -61,7 +61,7 @@ class Branch:
             if message.role != "assistant":
                 heard.append(message)
                 continue
-            written, stop = _write(message, renderer)
+            written, stop = _write(message, renderer, self.tools)
             parts += [self._hear(heard, [*self.tips, *tips], renderer), written]
             length = len(self.recording) + sum(len(part.token_ids) for part in parts)
             tips.append(Tip(count, length, stop))
@@ -102,11 +102,11 @@ class Branch:
         return renderer.prompt([Message(one.role, one.text) for one in heard], self.tools)
 
 
-def _write(message: ChatMessage, renderer: Renderer) -> tuple[Rendered, str]:
+def _write(message: ChatMessage, renderer: Renderer, tools: Sequence[Mapping[str, Any]]) -> tuple[Rendered, str]:
     """An assistant's message that isn't ours, as context, and the stop token that ends it."""
     calls = [(call.name, call.arguments) for call in message.calls]
     try:
-        token_ids = renderer.completion(calls, prose=message.text)
+        token_ids = renderer.completion(calls, prose=message.text, tools=tools)
     except ValueError as error:
         raise RequestError(f"messages: an assistant's message can't be written: {error}") from error
     return Rendered(token_ids, [int(Segment.PROMPT)] * len(token_ids)), renderer.parse(token_ids).stop

@@ -9,13 +9,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from swe_rl.gateway.messages import ChatMessage, ChatRequest, RequestError, read_chat, read_tools
+from swe_rl.gateway.messages import (
+    ChatCall,
+    ChatMessage,
+    ChatRequest,
+    RequestError,
+    Role,
+    read_function,
+    read_list,
+    read_text,
+)
 from swe_rl.gateway.session import Answer
 
 _SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias"),
     *("stop", "reasoning_effort"),
 )
+_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 _REFUSED = ("response_format", "functions", "function_call", "audio", "logprobs", "top_logprobs")
 
 
@@ -33,9 +49,11 @@ def read_request(body: Any) -> ChatRequest:
     if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
         raise RequestError(f"max_tokens is {max_tokens!r:.60}, expected an integer of at least 1")
     options = body.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise RequestError(f"stream_options is a {type(options).__name__}, expected an object")
     return ChatRequest(
-        messages=read_chat(body.get("messages")),
-        tools=[] if body.get("tool_choice") == "none" else read_tools(body.get("tools")),
+        messages=_read_messages(body.get("messages")),
+        tools=[] if body.get("tool_choice") == "none" else _read_tools(body.get("tools")),
         max_tokens=max_tokens,
         is_streamed=bool(body.get("stream")),
         has_usage=bool(options.get("include_usage")),
@@ -64,6 +82,49 @@ def completion_chunks(answer: Answer, model: str, has_usage: bool) -> Iterator[s
 
 def error_body(message: str, kind: str, code: str = "") -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": code or None}}
+
+
+def _read_messages(messages: Any) -> list[ChatMessage]:
+    """Raises RequestError that names the message."""
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("messages: expected a list of at least one")
+    read: list[ChatMessage] = []
+    names: dict[str, str] = {}
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        said_by = message.get("role") if isinstance(message, dict) else message
+        if not isinstance(message, dict) or not isinstance(said_by, str) or said_by not in _ROLES:
+            raise RequestError(f"{where}: role is {said_by!r:.60}, expected one of {', '.join(_ROLES)}")
+        role = _ROLES[said_by]
+        calls = tuple(_read_call(call, where) for call in read_list(message.get("tool_calls"), f"{where}: tool_calls"))
+        names |= {call.call_id: call.name for call in calls}
+        answers = names.get(str(message.get("tool_call_id", "")), str(message.get("name") or ""))
+        text = read_text(message.get("content"), where)
+        # White space around it is what scaffolds and templates change without meaning it.
+        text = text.strip() if role == "assistant" else text
+        read.append(ChatMessage(role, text, calls, answers if role == "tool" else ""))
+    return read
+
+
+def _read_call(call: Any, where: str) -> ChatCall:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise RequestError(f"{where}: a tool call without a function's name")
+    try:
+        arguments = json.loads(function.get("arguments") or "{}")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RequestError(f"{where}: arguments of {function['name']} aren't JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise RequestError(f"{where}: arguments of {function['name']} are {arguments!r:.60}, expected an object")
+    return ChatCall(function["name"], arguments, str(call.get("id", "")))
+
+
+def _read_tools(tools: Any) -> list[dict[str, Any]]:
+    functions = [tool.get("function") if isinstance(tool, dict) else None for tool in read_list(tools, "tools")]
+    return [
+        {"type": "function", "function": read_function(function, f"tools[{index}]")}
+        for index, function in enumerate(functions)
+    ]
 
 
 def _head(model: str, kind: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class GatewaySession:
             check_completion(completion, budget, stops, branch.name)
             if completion.finish_reason == "abort":
                 raise EngineError(f"gateway: the completion of {branch.name} was aborted; is its session closed?")
-            parsed = self._renderer.parse(completion.token_ids.tolist(), offset=num_prompt_tokens)
+            parsed = self._renderer.parse(completion.token_ids.tolist(), num_prompt_tokens, tools)
             answer = self._answer(completion, parsed, num_prompt_tokens)
             branch.answer(completion, parsed, answer.message)
         except BaseException:
@@ -97,7 +97,7 @@ class GatewaySession:
 
     async def release(self) -> None:
         """The engine drops what it holds for the session; what still runs is aborted."""
-        for branch in self._branches:
+        for branch in tuple(self._branches):  # one whose first request is aborted leaves them meanwhile
             await self._engine.release(branch.name)
 
     def trajectories(self, stop_reason: StopReason, verdict: Verdict | None) -> list[Trajectory]:

@@ -76,7 +76,7 @@ async def stage(policy_dir: Path, limits: SessionLimits) -> AsyncIterator[Field]
     engine = ScriptedEngine(reply, policy_dir / "tokenizer.json")
     await engine.load(policy_dir, 7)
     gateway = Gateway(engine, renderer, limits)
-    async with serving(create_app(gateway, TOKEN)) as url, httpx.AsyncClient(base_url=url) as http:
+    async with serving(create_app(gateway, TOKEN)) as url, httpx.AsyncClient(base_url=url, timeout=120) as http:
         yield Field(gateway, renderer, engine, http, replies, contexts, url)
 
 

@@ -1,6 +1,7 @@
 """OpenAI's and Anthropic's own clients, streaming or not, and what they're told when something is wrong."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -8,6 +9,7 @@ import openai
 import pytest
 
 from swe_rl.errors import EngineError, EngineUnavailableError
+from swe_rl.gateway.session import SessionIds
 
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
 BASH = {
@@ -158,6 +160,7 @@ CALLING = {"role": "assistant", "tool_calls": [{"function": {"name": "bash", "ar
         ({"messages": [{"role": "assistant", "content": "a"}, USER]}, "an assistant's message comes first, last"),
         ({"messages": [{"role": "tool", "content": "a", "tool_call_id": "x"}]}, "before any of the assistant's"),
         ({"messages": [USER], "n": 2}, "n is 2"),
+        ({"messages": [USER], "stream_options": 3}, "stream_options is a int"),
         ({"messages": [USER], "tools": 3}, "tools is a int"),
         ({"messages": [USER], "tools": [{"type": "function"}]}, "tools[0]"),
         ({"messages": [USER], "tool_choice": "required"}, "tool_choice is 'required'"),
@@ -180,7 +183,7 @@ async def test_a_bad_request_says_what_is_wrong_and_leaves_no_trace(stage, key, 
         ({"max_tokens": 5}, "messages: expected"),
         ({"max_tokens": 5, "messages": [{"role": "system", "content": "a"}]}, r"messages[0]: role is 'system'"),
         ({"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image"}]}]}, "of type 'image'"),
-        ({"max_tokens": 5, "messages": [USER], "tools": [{}]}, "tools: expected objects with a name"),
+        ({"max_tokens": 5, "messages": [USER], "tools": [{}]}, "tools[0]: expected a function with a name"),
         ({"max_tokens": 5, "messages": [USER], "tool_choice": {"type": "any"}}, "tool_choice is"),
     ],
 )
@@ -188,6 +191,60 @@ async def test_a_bad_message_to_anthropic_s_api_says_what_is_wrong(stage, key, b
     response = await stage.post(key, body, "/v1/messages")
     assert (response.status_code, response.json()["type"]) == (400, "error")
     assert message in response.json()["error"]["message"]
+
+
+CALL_OF_BASH = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+OPENAI_BODY = {
+    "messages": [
+        {"role": "system", "content": "You help."},
+        {"role": "user", "content": [{"type": "text", "text": "Mend it."}]},
+        {"role": "assistant", "content": "So.", "tool_calls": [CALL_OF_BASH]},
+        {"role": "tool", "tool_call_id": "c", "content": "a.py"},
+    ],
+    "tools": [BASH],
+    "stream_options": {"include_usage": True},
+    "tool_choice": "auto",
+    "max_tokens": 50,
+    "n": 1,
+}
+ANTHROPIC_BODY = {
+    "system": "You help.",
+    "messages": [
+        {"role": "user", "content": "Mend it."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "bash", "input": {"command": "ls"}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "a.py"}]},
+    ],
+    "tools": [ANTHROPIC_BASH],
+    "tool_choice": {"type": "auto"},
+    "max_tokens": 50,
+}
+ODD = (None, 3, -1, True, "x", "\ud800", [], [3], [[]], {}, {"type": ["string", "null"]}, {"a": 3})
+
+
+def with_oddities(value: Any) -> Iterator[Any]:
+    """The value with each of its parts, and itself, replaced by each odd one."""
+    yield from ODD
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from ({**value, key: odd} for odd in with_oddities(part))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from ([*value[:index], odd, *value[index + 1 :]] for odd in with_oddities(part))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", OPENAI_BODY), ("/v1/messages", ANTHROPIC_BODY)], ids=["openai", "other"]
+)
+async def test_no_body_whatever_is_odd_in_it_is_an_internal_error(stage, path, body) -> None:
+    seen = set()
+    for number, odd in enumerate([body, *with_oddities(body)]):
+        key = stage.gateway.open(SessionIds(f"odd{number}", "g", "task", "train"))
+        headers = {"Authorization": f"Bearer {key}"}
+        response = await stage.http.post(path, content=json.dumps(odd).encode(), headers=headers)
+        assert response.status_code in (200, 400), (odd, response.text)
+        seen.add(response.status_code)
+        await stage.close(f"odd{number}")
+    assert seen == {200, 400}
 
 
 async def test_a_body_that_is_no_json_is_a_bad_request(stage, key) -> None:

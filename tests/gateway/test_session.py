@@ -2,14 +2,20 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from swe_rl.agent.render import Renderer
 from swe_rl.errors import EngineError, SessionNotFoundError
+from swe_rl.gateway.gateway import Gateway
+from swe_rl.gateway.messages import ChatMessage
 from swe_rl.gateway.session import SessionIds
-from swe_rl.inference.scripted import LOGPROB, ScriptedReply
+from swe_rl.inference.engine import Completion, SamplingParams
+from swe_rl.inference.scripted import LOGPROB, ScriptedEngine, ScriptedReply
 from swe_rl.trajectory import Segment
 
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
@@ -187,6 +193,39 @@ async def test_a_closed_session_is_gone(stage, key) -> None:
     with pytest.raises(SessionNotFoundError):
         await stage.close()
     stage.gateway.open(stage.ids)
+
+
+class HeldEngine(ScriptedEngine):
+    """Samples nothing until the session is released, and then ends as aborted."""
+
+    def __init__(self, policy_dir: Path) -> None:
+        super().__init__(lambda session_id, turn, context: ScriptedReply("", "abort"), policy_dir / "tokenizer.json")
+        self.held: dict[str, asyncio.Event] = {}
+
+    async def generate(self, session_id: str, token_ids: Sequence[int], sampling: SamplingParams) -> Completion:
+        self.held[session_id] = asyncio.Event()
+        await self.held[session_id].wait()
+        return await super().generate(session_id, token_ids, sampling)
+
+    async def release(self, session_id: str) -> None:
+        self.held[session_id].set()
+        for _ in range(10):  # the aborted request ends meanwhile
+            await asyncio.sleep(0)
+
+
+async def test_closing_a_session_releases_every_branch_that_runs(policy_dir, limits) -> None:
+    engine = HeldEngine(policy_dir)
+    await engine.load(policy_dir, 0)
+    gateway = Gateway(engine, Renderer.from_policy(policy_dir), limits)
+    session = gateway.session(gateway.open(SessionIds("t", "g", "task", "train")))
+    running = [asyncio.create_task(session.complete([ChatMessage("user", f"{i}")], [], None)) for i in range(3)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(engine.held) == 3
+    assert await gateway.close("t") == []
+    assert all(event.is_set() for event in engine.held.values())
+    for result in await asyncio.gather(*running, return_exceptions=True):
+        assert isinstance(result, EngineError) and "aborted" in str(result)
 
 
 async def test_sessions_do_not_see_each_other(stage, key) -> None:
