@@ -1,7 +1,7 @@
 """Format `lines`: JSON lines from our own lean runners, read from the report file only.
 
     {"id": "test_a", "status": "passed|failed|error|skipped", "message": "..."}      one a test
-    {"end": <number of tests>, "seal": "<see grade.seal>"}                             the last line, once all have run
+    {"end": <number of tests>, "seal": "<see grade.seal>"}                           the last line, once all have run
 
 What it guarantees: a process that ends before the runner wrote the end mark (os._exit, a crash, a kill, a deadline)
 has no parsed report, so it can't pass; text on stdout and stderr is never read; a second line for a test with another
