@@ -103,7 +103,7 @@ class RolloutConfig(Section):
 
 class TrainConfig(Section):
     steps: int = Field(default=30, ge=0)
-    lr: float = Field(default=3e-4, gt=0)
+    lr: float = Field(default=3e-4, ge=0, description="at 0 nothing moves: what is left is the engines' own gap")
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(default=1e-8, gt=0, description="near the size of gradients it spares what has hardly any")
@@ -126,15 +126,14 @@ class TrainConfig(Section):
     )
     recompute: bool = Field(default=False, description="activations anew in backward: less memory, more time")
     advantage: Literal["group_mean", "group_std", "leave_one_out", "batch_std", "rejection"] = Field(
-        default="group_mean",
-        description="see train/advantage.py; rejection: supervised, a control",
+        default="group_mean", description="see train/advantage.py; rejection: supervised, a control"
     )
     discount: float = Field(default=1.0, gt=0, le=1, description="of the reward, for each turn after the first")
-    unsubmitted: float = Field(
-        default=1.0, ge=0, le=1, description="factor on the reward of an episode that ended without submitting"
-    )
+    unsubmitted: float = Field(default=1.0, ge=0, le=1, description="factor on the reward without a submission")
     shuffle_rewards: bool = Field(default=False, description="a control: rewards are permuted over the batch")
-    save_every: int = Field(default=1, ge=1)
+    save_every: int = Field(default=1, ge=1, description="steps between two states; a resume repeats those since")
+    keep_last: int = Field(default=2, ge=2, description="states kept; the newest may be of a step that isn't published")
+    keep_every: int = Field(default=0, ge=0, description="states of versions that it divides are kept, too; 0: none")
 
 
 class MaskConfig(Section):
@@ -175,6 +174,8 @@ class LossConfig(Section):
     )
     constant_length: int = Field(default=1024, ge=1, description="constant: tokens that a sequence is taken to have")
     denominator: Literal["original", "kept"] = Field(default="original", description="do masked tokens count in it?")
+    kl_coef: float = Field(default=0.0, ge=0, description="of the KL to the cold start; above 0 it is held in memory")
+    kl_estimator: Literal["k2", "k3"] = Field(default="k3", description="of that KL for each token; see train/loss.py")
 
 
 class EvalConfig(Section):
@@ -183,9 +184,7 @@ class EvalConfig(Section):
     samples_per_task: int = Field(default=4, ge=1)
     num_runs: int = Field(default=1, ge=1, description="independent runs that are averaged")
     ks: list[int] = Field(default=[1], min_length=1)
-    every: int = Field(
-        default=0, ge=0, description="steps between evaluations during training; 0: before and after only"
-    )
+    every: int = Field(default=0, ge=0, description="steps between evaluations; 0: before and after training only")
     greedy: bool = True
 
 

@@ -1,14 +1,16 @@
 """The trainer's state between two steps, on disk: enough to go on exactly as if nothing had happened.
 
-One directory a version, <run>/state/step_<version>/state.pt. It is written *before* the policy of that version is
-published, so a crash between the two leaves a state that is newer than any published policy: it is ignored, and
-overwritten when the version is reached again. What is in the state is the trainer's business.
+One directory a version, <run>/state/step_<version>/state.pt, whole or absent. It is written beside the training, so a
+crash may leave the newest state older than the newest policy, or newer: `loop` begins at the newest that isn't newer,
+and repeats the steps since. What is in the state is the trainer's business.
 """
 
+import copy
 import os
 import re
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,40 @@ import torch
 from swe_rl.errors import StoreError
 
 _NAME = re.compile(r"step_(\d{6,})")
-_NUM_KEPT = 2
 
 
-def save_state(state_dir: Path, version: int, state: Mapping[str, Any]) -> Path:
-    """Writes the state of `version` atomically, then drops all but the last two and any of an abandoned future.
+class StateWriter:
+    """Writes one state at a time in a thread of its own."""
+
+    def __init__(self, state_dir: Path, keep_last: int, keep_every: int) -> None:
+        self._state_dir, self._keep_last, self._keep_every = state_dir, keep_last, keep_every
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
+        self._running: Future[Path] | None = None
+
+    def start(self, version: int, state: Mapping[str, Any]) -> None:
+        """Copies the state and returns; if the one before is still being written, waits for it, and raises its error.
+
+        So at most one copy exists, and a disk that is slower than the training slows it instead of filling memory.
+        """
+        self.wait()
+        copied = copy.deepcopy(dict(state))
+        self._running = self._pool.submit(
+            save_state, self._state_dir, version, copied, self._keep_last, self._keep_every
+        )
+
+    def wait(self) -> None:
+        """Until the last state is on the disk. Raises StoreError if the disk refused it."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+
+def save_state(
+    state_dir: Path, version: int, state: Mapping[str, Any], keep_last: int = 2, keep_every: int = 0
+) -> Path:
+    """Writes the state of `version` atomically, then drops older ones and any of an abandoned future.
+
+    Kept are the last `keep_last` and, if `keep_every` is above 0, each version it divides.
 
     Raises StoreError if the disk refuses; the older states then stand untouched.
     """
@@ -42,7 +73,7 @@ def save_state(state_dir: Path, version: int, state: Mapping[str, Any]) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         reason = str(error).splitlines()[0]
         raise StoreError(f"{path}: state of version {version} can't be written: {reason}; free some disk") from error
-    _prune(state_dir, version)
+    _prune(state_dir, version, keep_last, keep_every)
     return path
 
 
@@ -52,7 +83,7 @@ def load_state(state_dir: Path, version: int) -> dict[str, Any]:
     if not path.is_file():
         raise StoreError(
             f"{state_dir}: no state of version {version}, found {saved_versions(state_dir)}; "
-            "resume needs the state of the latest published policy (train.save_every = 1), or start a new run from it"
+            "name one of them, or start a new run"
         )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -72,9 +103,10 @@ def state_path(state_dir: Path, version: int) -> Path:
     return state_dir / f"step_{version:06d}"
 
 
-def _prune(state_dir: Path, version: int) -> None:
+def _prune(state_dir: Path, version: int, keep_last: int, keep_every: int) -> None:
     past = [v for v in saved_versions(state_dir) if v <= version]
-    for other in set(saved_versions(state_dir)) - set(past[-_NUM_KEPT:]):
+    kept = {*past[-keep_last:], *(v for v in past if keep_every and v % keep_every == 0)}
+    for other in set(saved_versions(state_dir)) - kept:
         shutil.rmtree(state_path(state_dir, other), ignore_errors=True)
 
 

@@ -3,8 +3,10 @@
     rollouts.take -> build_batch -> trainer.update -> logs and state -> policies.publish (consumes the groups)
 
 Step s (from 0) turns policy version s into s + 1; version 0 is the cold start. Publishing is the commit point: whatever
-was written before it for a step that never got published is written again, identically, by the next process. The
-producer is another process or thread, never called from here.
+was written before it for a step that never got published is written again, identically, by the next process. A state is
+written while the next steps run; a process that finds no state of the newest policy begins at an older one, or at the
+cold start, and repeats the steps since on the groups that they consumed. The producer is another process or thread,
+never called from here.
 """
 
 import logging
@@ -24,6 +26,7 @@ from swe_rl.model import check_policy_dir
 from swe_rl.store.policies import PolicyManifest, PolicyStore
 from swe_rl.store.rollouts import RolloutStore
 from swe_rl.train.batch import TokenBatch, build_batch
+from swe_rl.train.checkpoint import saved_versions
 from swe_rl.train.ranks import join_ranks
 from swe_rl.train.token_log import TokenColumns, write_token_log
 from swe_rl.train.trainer import Trainer
@@ -40,12 +43,12 @@ def train_loop(
     """Runs from the latest published version to `train.steps`; returns the version that is then the latest.
 
     `on_step(step, metrics)` is called after each publish. Raises StoreError if the producer stores no new group for
-    `group_timeout_s`, or if the state of the latest published version is missing.
+    `group_timeout_s`.
     """
     with _stores(config) as (rollouts, policies):
-        trainer = _start(config, policies)
+        trainer = _start(config, rollouts, policies)
         ranks = trainer.ranks
-        with _Log(config.run.dir, trainer) as log:
+        with _Log(config.run.dir, trainer) as log, _finishing(trainer):
             for step in range(trainer.version, config.train.steps):
                 started = time.perf_counter()
                 groups = ranks.share(partial(_wait_for_groups, rollouts, config, step, group_timeout_s, poll_s))
@@ -53,7 +56,7 @@ def train_loop(
                 result = trainer.update(_batch(groups, config, step))
                 log.tokens(step, result.tokens)
                 if trainer.version % config.train.save_every == 0 or trainer.version == config.train.steps:
-                    trainer.save_state()
+                    trainer.save_state(is_awaited=False)
                 metrics = dict(result.metrics) | {
                     "time/wait_s": waited - started,
                     "time/step_s": time.perf_counter() - started,
@@ -103,13 +106,33 @@ def publish_cold_start(config: Config, policies: PolicyStore) -> PolicyManifest:
     return policies.publish(lambda out_dir: shutil.copytree(source, out_dir, dirs_exist_ok=True), 0)
 
 
-def _start(config: Config, policies: PolicyStore) -> Trainer:
+@contextmanager
+def _finishing(trainer: Trainer) -> Iterator[None]:
+    """Leaves no state half written behind."""
+    try:
+        yield
+    finally:
+        trainer.finish_saving()
+
+
+def _start(config: Config, rollouts: RolloutStore, policies: PolicyStore) -> Trainer:
     latest = join_ranks().share(lambda: publish_cold_start(config, policies))
-    trainer = Trainer(latest.path, config, config.run.dir / "state")
-    if latest.version > 0:
-        trainer.load_state(latest.version)
-        logger.info("resumed at policy version %d of %s", latest.version, config.run.dir)
+    state_dir = config.run.dir / "state"
+    trainer = Trainer(policies.get(0).path, config, state_dir)
+    saved = trainer.ranks.share(partial(saved_versions, state_dir))
+    if begun := [version for version in saved if version <= latest.version]:
+        trainer.load_state(begun[-1])
+        logger.info("resumed at policy version %d of %s", trainer.version, config.run.dir)
+    while trainer.version < latest.version:
+        groups = trainer.ranks.share(partial(_consumed, rollouts, trainer.version + 1))
+        trainer.update(_batch(groups, config, trainer.version))
+        logger.info("repeated the step to version %d, whose state was not written", trainer.version)
     return trainer
+
+
+def _consumed(rollouts: RolloutStore, version: int) -> list[Group]:
+    """The groups that made `version`, in the order in which they were taken."""
+    return [rollouts.get(row.index) for row in rollouts.groups() if row.consumed_by == version]
 
 
 def _batch(groups: list[Group], config: Config, step: int) -> TokenBatch:

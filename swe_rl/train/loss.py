@@ -13,6 +13,14 @@ What the sum is divided by, and so what one token is worth:
 Source: PPO's clipped objective (Schulman et al. 2017) with IcePop's outer mask and weight. The caller gives the
 denominator of the whole optimiser update, so the sum over microbatches does not depend on how they were cut.
 Which tokens are kept is decided in `mask`, not here.
+
+A KL to a reference policy may be added, over the same tokens, scale and denominator, without the mask's weight. With
+d = reference_logprobs - new_logprobs, a token's estimate of KL(new || reference) is
+
+    k2 = d^2 / 2          its gradient is that of the KL, where the tokens are the new policy's own
+    k3 = exp(d) - 1 - d   unbiased and never negative; its gradient is that of KL(reference || new)
+
+Source: Schulman, "Approximating KL divergence" (2020); k3 as in GRPO (Shao et al. 2024).
 """
 
 from dataclasses import dataclass
@@ -22,6 +30,7 @@ import torch
 from torch import Tensor
 
 Aggregation = Literal["token_mean", "sequence_sum", "sequence_mean", "constant"]
+KlEstimator = Literal["k2", "k3"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +67,13 @@ def policy_loss(
     gain = weight * torch.minimum(unclipped_gain, clipped_gain)
     is_clipped = keep & (clipped_gain < unclipped_gain)
     return Loss(value=-gain.sum() / max(denominator, 1.0), num_clipped=int(is_clipped.sum()))
+
+
+def reference_kl(estimator: KlEstimator, new_logprobs: Tensor, reference_logprobs: Tensor, keep: Tensor) -> Tensor:
+    """The module's estimate for each token, 0 where not kept; only `new_logprobs` carries a gradient."""
+    zero = torch.zeros((), dtype=new_logprobs.dtype, device=new_logprobs.device)
+    difference = torch.where(keep, reference_logprobs.detach() - new_logprobs, zero)
+    return difference.square() / 2 if estimator == "k2" else torch.expm1(difference) - difference
 
 
 def num_units(aggregation: Aggregation, counted_N: Tensor, document_N: Tensor, constant_length: int) -> int:

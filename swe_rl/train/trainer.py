@@ -20,14 +20,14 @@ from torch import Tensor
 from swe_rl.config import Config
 from swe_rl.errors import StoreError
 from swe_rl.train.batch import PackedRow, TokenBatch, join_rows
-from swe_rl.train.checkpoint import load_state, save_state
+from swe_rl.train.checkpoint import StateWriter, load_state
 from swe_rl.train.columns import Replay, replay_columns, token_columns
-from swe_rl.train.loss import num_units, policy_loss, token_scale
+from swe_rl.train.loss import num_units, policy_loss, reference_kl, token_scale
 from swe_rl.train.masking import Masking
 from swe_rl.train.mismatch import describe_mask, describe_mismatch
 from swe_rl.train.ranks import join_ranks
 from swe_rl.train.token_log import TokenColumns
-from swe_rl.train.weights import Weights
+from swe_rl.train.weights import Reference, Weights
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class _Totals:
     loss: float = 0.0
     grad_norm: float = 0.0
     entropy: float = 0.0
+    reference_kl: float = 0.0
     num_clipped: int = 0
     num_updates: int = 0
     num_skipped: int = 0
@@ -60,14 +61,18 @@ class Trainer:
     """
 
     def __init__(self, policy_dir: Path, config: Config, state_dir: Path) -> None:
+        """`policy_dir` is the cold start: what training begins with, and the reference of `loss.kl_coef`."""
         torch.set_num_threads(config.train.num_threads)
         torch.manual_seed(config.run.seed)
         self.version = 0
         self.ranks = join_ranks()
         self._config = config
         self._policy_dir, self._state_dir = policy_dir, state_dir
+        self._writer = StateWriter(state_dir, config.train.keep_last, config.train.keep_every)
         self._masking = Masking(config.mask, config.rollout.max_staleness)
         self._weights = Weights(policy_dir, config.train, self.ranks)
+        has_reference = config.loss.kl_coef > 0
+        self._reference = Reference(policy_dir, config.train, self.ranks) if has_reference else None
 
     def update(self, batch: TokenBatch) -> StepResult:
         """Trains on all rows once, in `train.minibatches` optimiser updates; the version rises by one."""
@@ -94,14 +99,23 @@ class Trainer:
         """Gathers the weights; what is returned writes a policy directory, rounded to what the engine computes with."""
         return self._weights.export(self._config.engine.dtype)
 
-    def save_state(self) -> None:
-        """The first rank writes all that an exact resume needs; see `checkpoint`."""
+    def save_state(self, is_awaited: bool = True) -> None:
+        """The first rank writes all that an exact resume needs; see `checkpoint`. Not awaited: while training goes on.
+
+        Raises StoreError if the disk refuses, or refused the state before.
+        """
         state = self._weights.state() | {
             "version": self.version,
             "random": torch.get_rng_state(),
             "masking": self._masking.state(),
         }
-        self.ranks.share(lambda: save_state(self._state_dir, self.version, state))
+        self.ranks.share(lambda: self._writer.start(self.version, state))
+        if is_awaited:
+            self.finish_saving()
+
+    def finish_saving(self) -> None:
+        """Until the last state is on the disk; raises StoreError if it was refused."""
+        self.ranks.share(self._writer.wait)
 
     def load_state(self, version: int) -> None:
         """Goes on from the state of `version`; raises StoreError if it isn't there or doesn't fit the model."""
@@ -139,7 +153,6 @@ class Trainer:
         self, rows: Sequence[PackedRow], replays: Sequence[Replay] | None, totals: _Totals
     ) -> list[Replay]:
         """Sums the gradients of all microbatches, then steps; without `replays` each forward is its own replay."""
-        loss_config = self._config.loss
         denominator = sum(self._num_units(row, row.trainable_N) for row in rows)
         self._weights.zero_grad()
         done: list[Replay] = []
@@ -147,27 +160,36 @@ class Trainer:
         for index, row in enumerate(self._mine(rows)):
             new_logprobs_N, entropy_N = self._weights.scores(row)
             replay = self._replay_of(row, new_logprobs_N.detach(), None if replays is None else replays[index])
-            keep_N = replay.mask.keep
-            counted_N = keep_N if loss_config.denominator == "kept" else row.trainable_N
-            loss = policy_loss(
-                new_logprobs_N,
-                replay.train_logprobs_N,
-                row.advantage_N,
-                replay.mask.weight * token_scale(loss_config.aggregation, counted_N, row.document_N),
-                keep_N,
-                denominator=denominator,
-                clip_low=loss_config.clip_low,
-                clip_high=loss_config.clip_high,
-            )
-            torch.autograd.backward(loss.value)
-            value += float(loss.value.detach())
-            totals.num_clipped += loss.num_clipped
+            loss = self._loss(replay, new_logprobs_N, denominator, totals)
+            torch.autograd.backward(loss)
+            value += float(loss.detach())
             totals.entropy += float(entropy_N.detach()[row.trainable_N].nansum())
             done.append(replay)
         num_kept = sum(self._num_units(replay.row, replay.mask.keep) for replay in done)
         value, all_kept = self.ranks.sum(value, num_kept)
         self._step(value, denominator, int(all_kept), totals)
         return done
+
+    def _loss(self, replay: Replay, new_logprobs_N: Tensor, denominator: int, totals: _Totals) -> Tensor:
+        config, row, keep_N = self._config.loss, replay.row, replay.mask.keep
+        counted_N = keep_N if config.denominator == "kept" else row.trainable_N
+        scale_N = token_scale(config.aggregation, counted_N, row.document_N)
+        loss = policy_loss(
+            new_logprobs_N,
+            replay.train_logprobs_N,
+            row.advantage_N,
+            replay.mask.weight * scale_N,
+            keep_N,
+            denominator=denominator,
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+        )
+        totals.num_clipped += loss.num_clipped
+        if self._reference is None:
+            return loss.value
+        kl_N = reference_kl(config.kl_estimator, new_logprobs_N, self._reference.logprobs(row), keep_N)
+        totals.reference_kl += float(kl_N.detach().sum())
+        return loss.value + config.kl_coef * (kl_N * scale_N).sum() / max(denominator, 1)
 
     def _num_units(self, row: PackedRow, counted_N: Tensor) -> int:
         config = self._config.loss
@@ -209,11 +231,13 @@ class Trainer:
         return train.lr * warm * (1.0 - 0.9 * min(1.0, max(0.0, progress)))
 
     def _describe(self, totals: _Totals, columns: TokenColumns, batch: TokenBatch) -> dict[str, float]:
-        num_clipped, entropy = self.ranks.sum(totals.num_clipped, totals.entropy)
-        return {
+        num_kept = max(int(columns.kept.sum()), 1)
+        num_clipped, entropy, kl = self.ranks.sum(totals.num_clipped, totals.entropy, totals.reference_kl)
+        of_reference = {} if self._reference is None else {"train/reference_kl": kl / num_kept}
+        return of_reference | {
             "train/loss": totals.loss / totals.num_updates,
             "train/grad_norm": totals.grad_norm,
-            "train/clip_fraction": num_clipped / max(int(columns.kept.sum()), 1),
+            "train/clip_fraction": num_clipped / num_kept,
             "train/entropy": entropy / max(len(columns), 1),
             "train/num_tokens": float(sum(len(row) for row in batch.rows)),
             "train/num_trainable_tokens": float(len(columns)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -94,6 +94,24 @@ class Weights:
         """Raises KeyError, RuntimeError or ValueError for the state of another model."""
         set_model_state_dict(self._model, state["model"], options=_FROM_WHOLE)
         set_optimizer_state_dict(self._model, self._optimizer, state["optimizer"], options=_FROM_WHOLE)
+
+
+class Reference:
+    """A policy that stays as it is, held as the trained one is: its log-probabilities without a gradient."""
+
+    def __init__(self, policy_dir: Path, config: TrainConfig, ranks: Ranks) -> None:
+        """Raises PolicyError for a directory that can't be loaded."""
+        model = load_model(policy_dir, "float64" if config.dtype == "float64" else "float32")
+        nn.Module.to(model, ranks.device)
+        self._scorer = _Scorer(model, config)
+        if ranks.size > 1:
+            _shard(self._scorer, model, ranks)
+
+    @torch.no_grad()
+    def logprobs(self, row: PackedRow) -> Tensor:
+        """[N], NaN where nothing is trainable. Called by all ranks."""
+        scores: TokenScores = self._scorer(row)
+        return scores.logprobs
 
 
 class _Scorer(nn.Module):

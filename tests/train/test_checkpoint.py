@@ -2,6 +2,8 @@
 
 import os
 import resource
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from swe_rl.errors import StoreError
 from swe_rl.train.batch import build_batch
-from swe_rl.train.checkpoint import load_state, save_state, saved_versions
+from swe_rl.train.checkpoint import StateWriter, load_state, save_state, saved_versions
 from swe_rl.train.trainer import Trainer
 
 
@@ -26,6 +28,49 @@ def test_only_the_last_two_states_are_kept(tmp_path):
         save_state(tmp_path, version, {"version": version})
     assert saved_versions(tmp_path) == [4, 5]
     assert sorted(os.listdir(tmp_path)) == ["step_000004", "step_000005"]
+
+
+def test_each_state_that_the_interval_divides_is_kept_besides_the_last(tmp_path):
+    for version in range(1, 9):
+        save_state(tmp_path, version, {"version": version}, keep_last=3, keep_every=4)
+    assert saved_versions(tmp_path) == [4, 6, 7, 8]
+    save_state(tmp_path, 9, {}, keep_last=2, keep_every=3)
+    assert saved_versions(tmp_path) == [6, 8, 9]
+
+
+class SlowDisk:
+    """What is pickled only once `gate` is open: a write that takes as long as the test wants."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        assert self.gate.wait(30), "the one who opens the gate is waiting for the disk"
+        return OrderedDict, ()
+
+
+def test_training_goes_on_while_a_state_is_written_and_what_is_written_is_that_of_the_call(tmp_path):
+    writer, disk, weights = StateWriter(tmp_path, 2, 0), SlowDisk(), torch.ones(4)
+    save_state(tmp_path, 1, {"weights": torch.zeros(4)})
+    writer.start(2, {"disk": disk, "weights": weights})
+    weights.add_(1.0)
+    assert saved_versions(tmp_path) == [1]  # until the new one is whole, the old one stands
+    disk.gate.set()
+    writer.wait()
+    assert saved_versions(tmp_path) == [1, 2]
+    assert torch.equal(load_state(tmp_path, 2)["weights"], torch.ones(4))
+
+
+def test_states_are_written_one_after_another_in_the_order_of_their_versions(tmp_path):
+    writer = StateWriter(tmp_path, 3, 0)
+    for version in (1, 2, 3):
+        writer.start(version, {"version": version})
+        assert set(range(1, version)) <= set(saved_versions(tmp_path))
+    writer.wait()
+    assert [load_state(tmp_path, v)["version"] for v in saved_versions(tmp_path)] == [1, 2, 3]
 
 
 def test_a_state_that_was_never_published_is_overwritten_and_its_future_removed(tmp_path):
@@ -73,6 +118,17 @@ def test_a_disk_that_refuses_is_one_line_and_the_older_state_stands(tmp_path, fu
     assert len(str(caught.value).splitlines()) == 1
     assert os.listdir(tmp_path) == ["step_000001"]
     assert load_state(tmp_path, 1) == {"run": "old"}
+
+
+@pytest.mark.parametrize("call", [lambda writer: writer.wait(), lambda writer: writer.start(3, {})])
+def test_a_disk_that_refuses_in_the_background_is_an_error_of_the_next_call(tmp_path, full_disk, call):
+    writer = StateWriter(tmp_path, 2, 0)
+    writer.start(2, {"weights": torch.zeros(1_000_000)})
+    with pytest.raises(StoreError, match=r"state of version 2 can't be written"):
+        call(writer)
+    writer.start(3, {"weights": torch.zeros(10)})
+    writer.wait()
+    assert saved_versions(tmp_path) == [3]
 
 
 def test_a_trainer_that_goes_on_from_its_state_makes_bit_equal_steps(make_config, make_groups):

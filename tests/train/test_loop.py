@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -119,12 +120,13 @@ KILLED = """
 DEATHS = [(0, "before_publish"), (1, "while_writing"), (1, "before_publish"), (2, "after_publish")]
 
 
-def test_a_run_killed_at_each_step_goes_on_bit_equal(make_config, make_groups, tmp_path):
+@pytest.mark.parametrize("options", [[], ["train.save_every=2"]], ids=["each step", "every other step"])
+def test_a_run_killed_at_each_step_goes_on_bit_equal(make_config, make_groups, tmp_path, options):
     groups = make_groups(2 * STEPS, noise=0.2)
-    whole = make_config(*LOOP, f"run.dir={tmp_path / 'whole'}")
+    whole = make_config(*LOOP, *options, f"run.dir={tmp_path / 'whole'}")
     fill(whole.run.dir, groups)
     train_loop(whole)
-    broken = make_config(*LOOP, f"run.dir={tmp_path / 'broken'}")
+    broken = make_config(*LOOP, *options, f"run.dir={tmp_path / 'broken'}")
     fill(broken.run.dir, groups)
     for at_step, point in DEATHS:
         command = [sys.executable, "-c", textwrap.dedent(KILLED), broken.model_dump_json(), str(at_step), point]
@@ -145,14 +147,24 @@ def without_time(row):
     return {name: value for name, value in row.items() if not name.startswith("time/")}
 
 
-def test_resume_without_the_state_of_the_latest_policy_is_refused(make_config, make_groups):
-    config = make_config(*LOOP, "train.steps=1")
-    fill(config.run.dir, make_groups(2))
-    train_loop(config)
-    for path in (config.run.dir / "state").rglob("state.pt"):
-        path.unlink()
-    with pytest.raises(StoreError, match="no state of version 1"):
-        train_loop(config)
+@pytest.mark.parametrize("lost", [(2,), (1, 2)], ids=["the newest", "all"])
+def test_a_run_that_lost_states_repeats_its_steps_on_the_same_groups(make_config, make_groups, tmp_path, lost):
+    """As a crash leaves it that came before a state was on the disk."""
+    groups = make_groups(2 * STEPS, noise=0.2)
+    found = []
+    for name, losses in (("whole", ()), ("lossy", lost)):
+        config = make_config(*LOOP, f"run.dir={tmp_path / name}")
+        fill(config.run.dir, groups)
+        first = make_config(*LOOP, "train.steps=2", f"run.dir={tmp_path / name}")
+        assert train_loop(first) == 2
+        for version in losses:
+            shutil.rmtree(config.run.dir / "state" / f"step_{version:06d}")
+        assert train_loop(config) == STEPS
+        found.append(published(config.run.dir))
+    assert found[0] == found[1]
+    store = RolloutStore(config.run.dir)
+    assert [row.consumed_by for row in store.groups()] == [1, 1, 2, 2, 3, 3]
+    store.close()
 
 
 def test_the_shuffled_control_trains_on_other_rewards_and_repeats_itself(make_config, make_groups, tmp_path):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from swe_rl.train.loss import num_units, policy_loss, token_scale
+from swe_rl.train.loss import num_units, policy_loss, reference_kl, token_scale
 
 
 def loss_of(new, train=None, advantage=None, weight=None, keep=None, **options):
@@ -92,3 +92,42 @@ def aggregated(aggregation, counted, document, loss, constant_length=8):
 def test_each_aggregation_divides_as_its_definition_says(aggregation, expected):
     counted = [True, True, False, True, True, False]
     assert aggregated(aggregation, counted, [0, 0, 0, 0, 1, 2], [1.0, 2.0, 100.0, 9.0, 4.0, 100.0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected", "slope"),
+    [("k2", 0.5 * math.log(2) ** 2, math.log(2)), ("k3", 0.5 - 1 + math.log(2), 1 - 0.5)],
+)
+def test_the_kl_to_the_reference_has_its_estimators_value_and_gradient(estimator, expected, slope):
+    """new = 1/2, reference = 1/4: d = -log 2."""
+    new = torch.tensor([math.log(0.5), math.log(0.3)], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([math.log(0.25), math.log(0.3)], dtype=torch.float64)
+    kl = reference_kl(estimator, new, reference, torch.tensor([True, True]))
+    assert kl.tolist() == pytest.approx([expected, 0.0])
+    assert torch.autograd.grad(kl.sum(), new)[0].tolist() == pytest.approx([slope, 0.0])
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_a_masked_position_never_reaches_the_kl(estimator, poison):
+    for poisoned in ("new", "reference"):
+        arrays = {"new": [-1.0, -1.0], "reference": [-1.5, -1.0]}
+        arrays[poisoned][1] = poison
+        new = torch.tensor(arrays["new"], requires_grad=True)
+        kl = reference_kl(estimator, new, torch.tensor(arrays["reference"]), torch.tensor([True, False]))
+        assert kl[1] == 0 and torch.isfinite(kl).all()
+        assert torch.autograd.grad(kl.sum(), new)[0][1] == 0
+
+
+def test_the_estimators_gradients_are_those_of_their_divergences():
+    """Summed over the whole distribution: k2's is that of KL(new || reference), k3's of KL(reference || new)."""
+    logits = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    new, reference = torch.log_softmax(logits, 0), torch.log_softmax(torch.tensor([1.0, 0.5, 0.1]).double(), 0)
+    divergences = {
+        "k2": (new.exp() * (new - reference)).sum(),
+        "k3": (reference.exp() * (reference - new)).sum(),
+    }
+    for estimator, divergence in divergences.items():
+        mean = (new.exp().detach() * reference_kl(estimator, new, reference, torch.ones(3).bool())).sum()
+        ours, exact = (torch.autograd.grad(v, logits, retain_graph=True)[0] for v in (mean, divergence))
+        torch.testing.assert_close(ours, exact)

@@ -1,6 +1,7 @@
 """Two ranks by torchrun against one: equal gradients, weights and columns; a state goes on on another number."""
 
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from swe_rl.train.batch import build_batch
+from swe_rl.train.batch import TokenBatch, build_batch
 from swe_rl.train.ranks import Ranks
 from swe_rl.train.trainer import Trainer
 
@@ -112,6 +113,25 @@ def test_a_state_goes_on_on_another_number_of_ranks(tmp_path, make_config, batch
     run(tmp_path, then, config, batches, "2")
     run(tmp_path, 1, straight, batches)
     assert_equal_states(state(straight, NUM_STEPS), state(config, NUM_STEPS), 1e-10)
+
+
+def test_a_rank_whose_microbatches_are_all_masked_neither_hangs_nor_changes_the_others(
+    tmp_path, make_config, make_groups
+):
+    """Two microbatches, one a rank; on the second rank the engine's log-probabilities are no numbers."""
+    batch = build_batch(make_groups(1, noise=0.6), row_tokens=70, shared_prefix=True)
+    rows = batch.rows[:2]
+    assert len(rows) == 2
+    rows[1].infer_logprobs_N.fill_(math.nan)
+    masked = TokenBatch(rows, batch.trajectories, batch.metrics)
+    nothing = TokenBatch(rows[1:], batch.trajectories, batch.metrics)
+    base = ["train.dtype=float64", "mask.phi=0.002", "rollout.max_staleness=99", "train.lr=1e-3"]
+    configs = [make_config(*base, f"run.dir={tmp_path}/ranks{n}") for n in (1, 2)]
+    alone, together = (run(tmp_path, n, c, [masked, nothing]) for n, c in zip((1, 2), configs, strict=True))
+    for results in (alone, together):
+        assert results[0][0]["mask/nonfinite"] > 0.1 and results[0][0]["mask/kept_fraction"] > 0
+        assert results[1][0]["train/loss"] == 0.0 and results[1][0]["train/num_skipped_updates"] == 1
+    assert_equal_states(state(configs[0], 2), state(configs[1], 2), 1e-10)
 
 
 def test_a_rank_with_fewer_microbatches_gets_silent_ones():

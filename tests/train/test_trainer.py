@@ -1,6 +1,7 @@
 """One step on a real small model: what may not change a number, and what must."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from swe_rl.errors import ConfigError
 from swe_rl.train.batch import TokenBatch, build_batch
+from swe_rl.train.loss import policy_loss
 from swe_rl.train.trainer import Trainer
 
 
@@ -63,6 +65,7 @@ def assert_close(ours, theirs, tolerance=1e-5):
         ],
         ["loss.aggregation=sequence_mean"],
         ["loss.aggregation=sequence_mean", "loss.denominator=kept"],
+        ["loss.aggregation=sequence_mean", "loss.kl_coef=0.3"],
     ],
     ids=" ".join,
 )
@@ -82,11 +85,34 @@ def test_packing_sharing_microbatches_chunks_and_recomputing_change_neither_grad
     assert first.metrics["train/loss"] == pytest.approx(second.metrics["train/loss"], rel=10 * tolerance, abs=tolerance)
 
 
-def test_the_order_of_groups_changes_no_gradient(make_config, make_groups):
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
+@pytest.mark.parametrize("shared_prefix", [False, True])
+def test_the_order_of_groups_and_of_siblings_changes_no_gradient(
+    make_config, make_groups, dtype, tolerance, shared_prefix
+):
     groups = make_groups(4, noise=0.3)
-    one, _ = step(make_config("train.grad_clip=1e9"), groups)
-    two, _ = step(make_config("train.grad_clip=1e9"), groups[::-1])
-    assert_close(gradients(one), gradients(two))
+    config = make_config("train.grad_clip=1e9", f"train.dtype={dtype}")
+    turned = [replace(group, trajectories=group.trajectories[::-1]) for group in groups[::-1]]
+    one, two = (step(config, order, shared_prefix=shared_prefix)[0] for order in (groups, turned))
+    assert_close(gradients(one), gradients(two), tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
+def test_a_microbatch_that_is_all_masked_changes_nothing_for_the_others(make_config, make_groups, dtype, tolerance):
+    """Its tokens count in the denominator, and that is all of it; the engine's values there may be NaN."""
+    config = make_config("train.grad_clip=1e9", f"train.dtype={dtype}")
+    groups = make_groups(2)
+    clean, poisoned = build_batch(groups, row_tokens=1), build_batch(groups, row_tokens=1)
+    num_all, num_lost = clean.num_trainable, int(clean.rows[-1].trainable_N.sum())
+    poisoned.rows[-1].infer_logprobs_N.fill_(math.nan)
+    poisoned.rows[-1].advantage_N.fill_(math.nan)
+    without = TokenBatch(clean.rows[:-1], clean.trajectories, clean.metrics)
+    trainers = [Trainer(config.policy.path, config, config.run.dir / "state") for _ in range(2)]
+    results = [trainer.update(batch) for trainer, batch in zip(trainers, (without, poisoned), strict=True)]
+    share = (num_all - num_lost) / num_all
+    assert results[1].metrics["mask/nonfinite"] == pytest.approx(num_lost / num_all)
+    expected = {name: grad * share for name, grad in gradients(trainers[0]).items()}
+    assert_close(gradients(trainers[1]), expected, tolerance)
 
 
 def test_the_gradient_is_that_of_the_formula_written_out_per_trajectory(make_config, make_groups):
@@ -111,6 +137,23 @@ def test_the_gradient_is_that_of_the_formula_written_out_per_trajectory(make_con
     expected = {name: value.grad for name, value in plain.named_parameters()}
     assert_close(gradients(trainer), expected, 1e-4)
     assert len(result.tokens) == count
+
+
+@pytest.mark.parametrize("rule", ["none", "kpop", "geometric"])
+def test_the_ratio_of_the_first_update_is_exactly_one(make_config, make_groups, rule, monkeypatch):
+    """Not nearly: new_logprobs and train_logprobs are the same numbers, whatever the engine said."""
+    seen = []
+
+    def spy(new_logprobs, train_logprobs, *rest, **options):
+        seen.append((new_logprobs.detach().clone(), train_logprobs.clone()))
+        return policy_loss(new_logprobs, train_logprobs, *rest, **options)
+
+    monkeypatch.setattr("swe_rl.train.trainer.policy_loss", spy)
+    step(make_config(f"mask.rule={rule}", "train.row_tokens=40"), make_groups(3, noise=0.6))
+    assert len(seen) > 1
+    for new, train in seen:
+        scored = ~new.isnan()
+        assert scored.any() and torch.equal(torch.exp(new - train)[scored], torch.ones(int(scored.sum())))
 
 
 @pytest.mark.parametrize("minibatches", [1, 3])
@@ -169,6 +212,33 @@ def test_the_entropy_is_the_mean_over_trainable_tokens_of_their_whole_distributi
         total -= float((log_p.exp() * log_p).detach().sum(1)[torch.from_numpy(t.sampled[1:])].sum())
         count += int(t.sampled[1:].sum())
     assert result.metrics["train/entropy"] == pytest.approx(total / count, rel=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_the_kl_is_nothing_at_the_reference_and_pulls_back_to_it_from_elsewhere(make_config, make_groups, estimator):
+    overrides = ["rollout.max_staleness=99", "mask.rule=none", f"loss.kl_estimator={estimator}", "train.lr=0.003"]
+    groups = make_groups(2)
+    batch = build_batch(groups)
+    distances = {}
+    for coefficient in (1e-9, 3.0):
+        config = make_config(*overrides, f"loss.kl_coef={coefficient}")
+        trainer = Trainer(config.policy.path, config, config.run.dir / "state")
+        distances[coefficient] = [trainer.update(batch).metrics["train/reference_kl"] for _ in range(12)]
+        assert distances[coefficient][0] == 0.0
+    assert 0 < distances[3.0][-1] < 0.5 * distances[1e-9][-1]
+    assert "train/reference_kl" not in step(make_config(), groups)[1].metrics
+
+
+def test_the_reference_of_the_kl_stays_the_cold_start_when_a_run_goes_on(make_config, make_groups):
+    config = make_config("loss.kl_coef=0.1", "rollout.max_staleness=99", "train.steps=2")
+    batch = build_batch(make_groups(2))
+    first = Trainer(config.policy.path, config, config.run.dir / "state")
+    first.update(batch)
+    first.save_state()
+    resumed = Trainer(config.policy.path, config, config.run.dir / "state")
+    resumed.load_state(1)
+    ours, theirs = (trainer.update(batch).metrics["train/reference_kl"] for trainer in (first, resumed))
+    assert ours == theirs > 0
 
 
 def test_several_minibatches_update_several_times_and_replay_before_the_first(make_config, make_groups):
