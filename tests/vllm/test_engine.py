@@ -146,6 +146,41 @@ async def test_release_aborts_the_running_generation_and_no_other(
     await server_engine.release("never seen")
 
 
+@pytest.mark.parametrize("in_flight", ["keep", "abort"])
+async def test_a_generation_that_went_on_after_an_update_can_still_be_released(
+    server_engine: VllmEngine, policies: list[Path], prompt: Any, score: Any, monkeypatch: Any, in_flight: str
+) -> None:
+    config = server_engine._config.model_copy(update={"in_flight": in_flight})
+    monkeypatch.setattr(server_engine, "_config", config)
+    await server_engine.load(policies[0], 40)
+    doomed = asyncio.create_task(server_engine.generate("doomed", prompt(11, 64), SamplingParams(1.0, 1400, NEVER)))
+    await _wait_for_tokens(server_engine, 20)
+    await server_engine.load(policies[1], 41)
+    await _wait_for_tokens(server_engine, 20)
+    await server_engine.release("doomed")
+    aborted = await doomed
+    assert aborted.finish_reason == "abort" and set(aborted.policy_version.tolist()) == {40, 41}
+    completion = await server_engine.generate("s", prompt(12, 30), SamplingParams(1.0, 16, NEVER))
+    expected = score(policies[1], prompt(12, 30), completion.token_ids, 1.0)
+    np.testing.assert_allclose(completion.logprobs, expected, atol=TOLERANCE, rtol=0)
+
+
+async def test_weights_in_several_files_are_one_policy(
+    server_engine: VllmEngine, policies: list[Path], prompt: Any, score: Any, tmp_path: Path
+) -> None:
+    from transformers import Qwen3ForCausalLM
+
+    await server_engine.load(policies[0], 50)
+    shutil.copytree(policies[1], tmp_path / "sharded", ignore=shutil.ignore_patterns("*.safetensors"))
+    Qwen3ForCausalLM.from_pretrained(policies[1]).save_pretrained(tmp_path / "sharded", max_shard_size="1MB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 3
+    await server_engine.load(tmp_path / "sharded", 51)
+    completion = await server_engine.generate("s", prompt(13, 30), SamplingParams(1.0, 16, NEVER))
+    assert set(completion.policy_version.tolist()) == {51}
+    expected = score(policies[1], prompt(13, 30), completion.token_ids, 1.0)
+    np.testing.assert_allclose(completion.logprobs, expected, atol=TOLERANCE, rtol=0)
+
+
 async def test_context_without_room_gives_an_empty_completion(
     server_engine: VllmEngine, policies: list[Path], prompt: Any
 ) -> None:
