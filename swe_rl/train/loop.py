@@ -48,7 +48,7 @@ def train_loop(
     with _stores(config) as (rollouts, policies):
         trainer = _start(config, rollouts, policies)
         ranks = trainer.ranks
-        with _Log(config.run.dir, trainer) as log, _finishing(trainer):
+        with _Log(config.run.dir, trainer) as log:
             for step in range(trainer.version, config.train.steps):
                 started = time.perf_counter()
                 groups = ranks.share(partial(_wait_for_groups, rollouts, config, step, group_timeout_s, poll_s))
@@ -66,6 +66,7 @@ def train_loop(
                 ranks.share(partial(policies.publish, write, trainer.version, consumed))
                 if on_step is not None and ranks.is_first:
                     on_step(step, metrics)
+            trainer.finish_saving()
         return trainer.version
 
 
@@ -104,15 +105,6 @@ def publish_cold_start(config: Config, policies: PolicyStore) -> PolicyManifest:
     source = config.policy.path
     check_policy_dir(source)
     return policies.publish(lambda out_dir: shutil.copytree(source, out_dir, dirs_exist_ok=True), 0)
-
-
-@contextmanager
-def _finishing(trainer: Trainer) -> Iterator[None]:
-    """Leaves no state half written behind."""
-    try:
-        yield
-    finally:
-        trainer.finish_saving()
 
 
 def _start(config: Config, rollouts: RolloutStore, policies: PolicyStore) -> Trainer:
