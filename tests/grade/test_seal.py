@@ -1,6 +1,6 @@
 """A report's seal: it holds for that report and that nonce alone."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_rl.grade.seal import seal
@@ -13,6 +13,7 @@ def text_of(lines: list[bytes], last: bytes = b"end") -> bytes:
     return b"".join(line + b"\n" for line in [*lines, last])
 
 
+@settings(deadline=None)
 @given(LINES, LINES, NONCES, NONCES)
 def test_another_line_or_another_nonce_makes_another_seal(
     lines: list[bytes], others: list[bytes], nonce: str, other: str
@@ -21,6 +22,7 @@ def test_another_line_or_another_nonce_makes_another_seal(
     assert (seal(nonce, text_of(lines)) == seal(other, text_of(lines))) == (nonce == other)
 
 
+@settings(deadline=None)
 @given(LINES, NONCES)
 def test_the_last_line_isn_t_sealed_since_it_holds_the_seal(lines: list[bytes], nonce: str) -> None:
     assert seal(nonce, text_of(lines)) == seal(nonce, text_of(lines, b"another")) == seal(nonce, text_of(lines)[:-1])

@@ -1,7 +1,7 @@
 """The head and the tail of a stream."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_rl.sandbox.capture import Capture
@@ -26,6 +26,7 @@ def test_what_does_not_fit_keeps_both_ends_and_names_the_middle() -> None:
     assert capture.truncated_bytes == 6200 - 2 * 468
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=40), st.integers(min_value=1, max_value=600))
 def test_kept_and_left_out_bytes_add_up_and_are_the_ends(chunks: list[bytes], limit: int) -> None:
     capture, whole = Capture(limit), b"".join(chunks)

@@ -44,7 +44,7 @@ class Losing(httpx.AsyncBaseTransport):
 
 
 async def test_without_the_token_only_health_answers(live) -> None:
-    async with httpx.AsyncClient(base_url=live.url) as http:
+    async with httpx.AsyncClient(base_url=live.url, timeout=120) as http:
         assert (await http.get("/health")).json()["status"] == "ok"
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Authorization": "Bearer é"}):
             encoded = {name: value.encode() for name, value in headers.items()}
@@ -71,7 +71,7 @@ async def test_bodies_that_make_no_sense_are_refused_with_the_field(live) -> Non
         {"argv": ["ls"], "env": {"A=B": "x"}},
         {"argv": ["ls"], "env": {"": "x"}},
     ]
-    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=120) as http:
         for body in bodies:
             answer = await http.post(f"/v1/sessions/{info.session_id}/exec", json=body)
             assert answer.status_code == 422, body
@@ -89,7 +89,7 @@ async def test_bodies_that_make_no_sense_are_refused_with_the_field(live) -> Non
 
 async def test_text_that_no_encoding_knows_does_not_break_the_service(live) -> None:
     info = await live.client.create_session("clamp")
-    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=120) as http:
         for body in (b'{"argv": ["echo", "\\ud800"]}', b'{"script": "echo \\ud800"}', b'{"argv": ["\xff"]}'):
             answer = await http.post(f"/v1/sessions/{info.session_id}/exec", content=body)
             assert answer.status_code in (200, 422)
@@ -131,7 +131,7 @@ async def test_a_service_that_is_not_there_is_unavailable() -> None:
 async def test_an_error_that_nobody_foresaw_tells_its_kind_and_the_request_and_no_more(live) -> None:
     live.service.leases = None
     headers = {"Authorization": f"Bearer {TOKEN}", "X-Request-Id": "mine"}
-    async with httpx.AsyncClient(base_url=live.url, headers=headers) as http:
+    async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=120) as http:
         answer = await http.get("/v1/leases")
     assert (answer.status_code, answer.headers["x-request-id"]) == (500, "mine")
     body = ErrorBody.model_validate(answer.json())

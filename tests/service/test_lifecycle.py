@@ -41,7 +41,7 @@ async def test_a_fork_with_a_key_is_made_once_however_often_it_is_sent(live) -> 
 
 async def test_a_creation_whose_caller_goes_away_is_found_again_by_its_key(live) -> None:
     body = {"task_id": "clamp", "idempotency_key": "k"}
-    async with httpx.AsyncClient(base_url=live.url, headers=HEADERS) as http:
+    async with httpx.AsyncClient(base_url=live.url, headers=HEADERS, timeout=120) as http:
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
                 await http.post("/v1/sessions", json=body, timeout=httpx.Timeout(5, read=1e-6))
@@ -120,7 +120,7 @@ async def test_without_room_on_the_disk_no_session_begins_and_the_service_says_s
         await live.client.create_session("clamp")
     ready = await live.client.ready()
     assert not ready.is_ready and "MB are free" in ready.problems[0]
-    async with httpx.AsyncClient(base_url=live.url, headers=HEADERS) as http:
+    async with httpx.AsyncClient(base_url=live.url, headers=HEADERS, timeout=120) as http:
         assert (await http.get("/ready")).status_code == 503
         answer = await http.post("/v1/sessions", json={"task_id": "clamp"})
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
@@ -135,7 +135,7 @@ async def test_more_commands_than_may_run_at_once_are_told_to_wait_and_then_run(
         return live.service._num_commands == 1
 
     await until(runs)
-    async with httpx.AsyncClient(base_url=live.url, headers=HEADERS) as http:
+    async with httpx.AsyncClient(base_url=live.url, headers=HEADERS, timeout=120) as http:
         answer = await http.post(f"/v1/sessions/{session}/exec", json={"argv": ["true"]})
     assert (answer.status_code, answer.json()["error"]) == (429, RateLimitError.__name__)
     assert int(answer.headers["retry-after"]) >= 1

@@ -43,7 +43,7 @@ async def session(live) -> str:
 @pytest.fixture
 async def agent(live, session: str):
     access = await live.client.mcp_access(session)
-    async with httpx.AsyncClient(base_url=live.url) as http:
+    async with httpx.AsyncClient(base_url=live.url, timeout=120) as http:
         yield Agent(http, access.path, access.token)
 
 
@@ -102,7 +102,7 @@ async def test_what_is_no_message_is_refused_and_what_is_no_method_is_answered(a
 async def test_the_pass_of_a_session_opens_its_tools_and_nothing_else(agent: Agent, live, session: str) -> None:
     other = (await live.client.create_session("clamp")).session_id
     headers = {"Authorization": f"Bearer {agent._token}"}
-    async with httpx.AsyncClient(base_url=live.url, headers=headers) as http:
+    async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=120) as http:
         message = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         assert (await http.post(f"/v1/sessions/{other}/mcp", json=message)).status_code == 401
         for path in ("/v1/sessions", f"/v1/sessions/{session}", f"/v1/sessions/{session}/patch", "/v1/tasks"):

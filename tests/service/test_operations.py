@@ -70,7 +70,7 @@ async def test_a_service_is_ready_until_it_is_full_or_shuts_down(start) -> None:
 
 
 async def test_every_answer_has_the_id_of_its_request(live) -> None:
-    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=120) as http:
         answer = await http.get("/v1/sessions/s-0", headers={"X-Request-Id": "mine-1"})
         assert (answer.headers["x-request-id"], answer.json()["request_id"]) == ("mine-1", "mine-1")
         forged = await http.get("/v1/sessions/s-0", headers={"X-Request-Id": 'a" evil'})

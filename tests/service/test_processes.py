@@ -76,9 +76,16 @@ async def test_a_stream_ends_with_its_session(live) -> None:
 async def test_a_command_is_ended_when_its_caller_has_gone(live, until) -> None:
     session = (await live.client.create_session("clamp")).session_id
     body = {"script": "touch begun; sleep 1000; touch survived", "timeout_s": 900}
-    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http:
-        with pytest.raises(httpx.ReadTimeout):
-            await http.post(f"/v1/sessions/{session}/exec", json=body, timeout=3)
+    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=120) as http:
+        calling = asyncio.create_task(http.post(f"/v1/sessions/{session}/exec", json=body))
+
+        async def has_begun() -> bool:
+            return (await live.client.exec(session, ExecRequest(script="test -e begun"))).exit_code == 0
+
+        await until(has_begun)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
 
     async def is_over() -> bool:
         probe = ExecRequest(script="grep -l sleep /proc/[0-9]*/comm | wc -l")
@@ -92,7 +99,7 @@ async def test_a_command_is_ended_when_its_caller_has_gone(live, until) -> None:
 
 async def test_a_process_goes_on_when_its_caller_has_gone(live) -> None:
     session = (await live.client.create_session("clamp")).session_id
-    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+    async with httpx.AsyncClient(base_url=live.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=120) as http:
         answer = await http.post(f"/v1/sessions/{session}/processes", json={"script": "sleep 1; touch done"})
     done = await live.client.poll(session, answer.json()["process_id"], wait_s=60)
     assert done.result is not None and done.result.exit_code == 0

@@ -56,7 +56,7 @@ def url(tasks_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 
 def test_every_route_documents_its_errors_and_its_token(url: str) -> None:
-    document = httpx.get(f"{url}/openapi.json").json()
+    document = httpx.get(f"{url}/openapi.json", timeout=120).json()
     operations = [(path, operation) for path, methods in document["paths"].items() for operation in methods.values()]
     assert len(operations) > 30
     for path, operation in operations:
@@ -71,7 +71,7 @@ def test_every_route_documents_its_errors_and_its_token(url: str) -> None:
 
 
 def test_bodies_come_with_examples_that_the_service_understands(url: str) -> None:
-    schemas = httpx.get(f"{url}/openapi.json").json()["components"]["schemas"]
+    schemas = httpx.get(f"{url}/openapi.json", timeout=120).json()["components"]["schemas"]
     with_examples = {name for name, schema in schemas.items() if schema.get("examples")}
     requests = {"CreateSession", "Fork", "CreateSnapshot", "CreateLease", "Prefetch", "ExecRequest", "GradePatch"}
     assert requests <= with_examples

@@ -57,9 +57,10 @@ def test_it_prints_its_address_serves_and_ends_cleanly(tasks_dir: Path, tmp_path
     process = start(tasks_dir, tmp_path / "scratch")
     try:
         url = address(process)
-        assert httpx.get(f"{url}/health").json()["num_tasks"] == 1
+        assert httpx.get(f"{url}/health", timeout=120).json()["num_tasks"] == 1
         headers = {"Authorization": "Bearer t"}
-        assert httpx.post(f"{url}/v1/sessions", json={"task_id": "clamp"}, headers=headers).status_code == 201
+        made = httpx.post(f"{url}/v1/sessions", json={"task_id": "clamp"}, headers=headers, timeout=120)
+        assert made.status_code == 201
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     finally:

@@ -33,7 +33,7 @@ async def test_a_full_service_says_so_and_has_room_again_later(start) -> None:
     first = await live.client.create_session("clamp")
     results = await asyncio.gather(*(live.client.create_session("clamp") for _ in range(4)), return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["CapacityError"] * 3 + ["SessionInfo"]
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=120) as http:
         answer = await http.post(f"{live.url}/v1/sessions", json={"task_id": "clamp"})
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
     with pytest.raises(CapacityError):

@@ -73,7 +73,7 @@ async def test_a_quota_bounds_one_token_alone(start) -> None:
 
 async def test_a_rate_is_kept_by_answers_that_say_when_to_come_back(start) -> None:
     live = await start(token=tokens(calls_per_s=0.5, burst=3))
-    async with httpx.AsyncClient(base_url=live.url) as http:
+    async with httpx.AsyncClient(base_url=live.url, timeout=120) as http:
         headers = {"Authorization": f"Bearer {SECRETS['guest']}"}
         answers = [await http.get("/v1/sessions", headers=headers) for _ in range(5)]
         assert [answer.status_code for answer in answers[:3]] == [200] * 3

@@ -316,7 +316,7 @@ async def test_overflowing_weights_are_an_engine_error_and_good_ones_heal(
 
 async def _wait_for_tokens(engine: VllmEngine, count: int) -> None:
     """Until the server has sampled `count` more tokens than when this was called."""
-    async with httpx.AsyncClient(base_url=engine.url) as client:
+    async with httpx.AsyncClient(base_url=engine.url, timeout=120) as client:
         began = await _num_generated(client)
         while await _num_generated(client) < began + count:  # noqa: ASYNC110  (another process has no event)
             await asyncio.sleep(0.02)

@@ -44,7 +44,7 @@ async def test_failed_update_restarts_our_server_on_the_new_weights(
     await server_engine.load(new, 1)
     await _assert_serves(server_engine, new, 1, prompt, score)
     before = server_engine.url
-    async with httpx.AsyncClient(base_url=before) as outsider:
+    async with httpx.AsyncClient(base_url=before, timeout=120) as outsider:
         # An update that somebody began and never finished: ours can't start.
         assert (await outsider.post("/start_weight_update")).status_code == 200
     await server_engine.load(old, 2)
@@ -61,7 +61,7 @@ async def test_an_update_that_poisons_the_server_costs_no_request(
     params = SamplingParams(1.0, 600, ())
     running = [asyncio.create_task(engine.generate(f"s{i}", ids, params)) for i, ids in enumerate(prompts)]
     await asyncio.sleep(0.5)
-    async with httpx.AsyncClient(base_url=server_engine.url) as outsider:
+    async with httpx.AsyncClient(base_url=server_engine.url, timeout=120) as outsider:
         assert (await outsider.post("/start_weight_update")).status_code == 200
     await engine.load(untied[1], 11)
     for ids, completion in zip(prompts, await asyncio.gather(*running), strict=True):
@@ -107,7 +107,7 @@ async def test_served_policy_is_updated_by_address_and_ends_with_the_process_tha
             await engine.generate("s", [1, 2, 3], PARAMS)
         await engine.load(policies[1], 8)
         await _assert_serves(engine, policies[1], 8, prompt, score)
-        async with httpx.AsyncClient(base_url=url) as outsider:
+        async with httpx.AsyncClient(base_url=url, timeout=120) as outsider:
             assert (await outsider.post("/start_weight_update")).status_code == 200
         with pytest.raises(EngineError, match="restart the server"):
             await engine.load(policies[0], 9)
