@@ -16,11 +16,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swe_rl.errors import AuthError, EngineError, EngineUnavailableError, PolicyError, SessionNotFoundError
 from swe_rl.gateway import anthropic, openai
@@ -35,6 +35,9 @@ _IGNORED_HEADER = "x-swe-rl-ignored"
 _SURROGATE = re.compile(rb"\\u[dD]")
 
 
+B = TypeVar("B", bound=BaseModel)
+
+
 class OpenSession(BaseModel):
     """`temperature` is that of every completion, whatever the scaffold asks for."""
 
@@ -44,7 +47,7 @@ class OpenSession(BaseModel):
     group_id: str = ""
     task_id: str = ""
     split: str = "train"
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
 
 
 class LoadPolicy(BaseModel):
@@ -83,8 +86,8 @@ def create_app(gateway: Gateway, token: str, model: str = MODEL_NAME) -> FastAPI
         return {"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "swe-rl"}]}
 
     @app.post("/sessions")
-    async def open_session(body: OpenSession, request: Request) -> dict[str, str]:
-        _check_operator(request, token)
+    async def open_session(request: Request) -> dict[str, str]:
+        body = await _operator_body(request, token, OpenSession)
         ids = SessionIds(body.trajectory_id, body.group_id or body.trajectory_id, body.task_id, body.split)
         return {"key": gateway.open(ids, body.temperature)}
 
@@ -94,8 +97,8 @@ def create_app(gateway: Gateway, token: str, model: str = MODEL_NAME) -> FastAPI
         return {"trajectories": [_columns(one) for one in await gateway.close(trajectory_id)]}
 
     @app.post("/policies")
-    async def load_policy(body: LoadPolicy, request: Request) -> dict[str, int]:
-        _check_operator(request, token)
+    async def load_policy(request: Request) -> dict[str, int]:
+        body = await _operator_body(request, token, LoadPolicy)
         await gateway.load(body.path, body.version)
         return {"version": body.version}
 
@@ -128,6 +131,18 @@ def _key(request: Request) -> str:
 def _check_operator(request: Request, token: str) -> None:
     if not hmac.compare_digest(_key(request).encode(), token.encode()):
         raise AuthError("the operator's token is missing or wrong")
+
+
+async def _operator_body(request: Request, token: str, kind: type[B]) -> B:
+    """Raises AuthError before anything is read, then RequestError."""
+    _check_operator(request, token)
+    body = await _json(request)
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise RequestError(f"{where} is {first.get('input')!r:.60}: {first['msg']}") from error
 
 
 async def _json(request: Request) -> Any:

@@ -23,7 +23,11 @@ class Gateway:
         self._sessions: dict[str, GatewaySession] = {}
 
     def open(self, ids: SessionIds, temperature: float = 1.0) -> str:
-        """The key of a new session. Raises RequestError if there is one of this trajectory."""
+        """The key of a new session. Raises RequestError if there is one of this trajectory, or its id is no name."""
+        if not ids.trajectory_id or "#" in ids.trajectory_id:
+            raise RequestError(
+                f"trajectory_id is {ids.trajectory_id!r}, expected a name without #, which tells branches"
+            )
         if any(session.ids.trajectory_id == ids.trajectory_id for session in self._sessions.values()):
             raise RequestError(f"session {ids.trajectory_id} is open already")
         key = f"swe-rl-{secrets.token_urlsafe(24)}"

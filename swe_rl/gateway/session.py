@@ -22,7 +22,7 @@ from swe_rl.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class SessionIds:
-    """Of the trajectories: that of branch 0 is `trajectory_id`, of branch 1 `<trajectory_id>.1`, and so on."""
+    """Of the trajectories: that of branch 0 is `trajectory_id`, of branch 1 `<trajectory_id>#1`, and so on."""
 
     trajectory_id: str
     group_id: str
@@ -143,7 +143,7 @@ class GatewaySession:
     def _free_name(self) -> str:
         names = {branch.name for branch in self._branches}
         ours = self.ids.trajectory_id
-        return next(name for name in chain([ours], (f"{ours}.{i}" for i in count(1))) if name not in names)
+        return next(name for name in chain([ours], (f"{ours}#{i}" for i in count(1))) if name not in names)
 
     def _answer(self, completion: Completion, parsed: ParsedCompletion, num_prompt_tokens: int) -> Answer:
         calls = (

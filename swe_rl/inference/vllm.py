@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 # vLLM silently raises a lower positive temperature to this one.
 MIN_TEMPERATURE = 0.01
 _PAUSE_MODES = {"keep": "keep", "drain": "wait", "abort": "abort"}
+_MAX_CUTS = 8
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 
 
@@ -110,9 +111,12 @@ class VllmEngine:
         if room < 1:
             return empty_completion()
         budget = min(sampling.max_tokens, room)
-        completion = empty_completion()
+        completion, num_cuts = empty_completion(), 0
         with self._tracked(session_id) as request:
             while True:
+                if self._version is None:
+                    raise EngineUnavailableError(f"vllm {self.url}: {self._fault}")
+                num_before = len(completion.token_ids)
                 context = [*token_ids, *completion.token_ids.tolist()]
                 left = replace(sampling, max_tokens=budget - len(completion.token_ids))
                 body = generate_body(request.request_id, context, left, self._version)
@@ -121,6 +125,9 @@ class VllmEngine:
                 was_cut = completion.finish_reason == "abort" and not request.is_released
                 if not was_cut or len(completion.token_ids) >= budget:
                     return replace(completion, finish_reason="length") if was_cut else completion
+                num_cuts = num_cuts + 1 if len(completion.token_ids) == num_before else 0
+                if num_cuts > _MAX_CUTS:
+                    raise EngineError(f"vllm {self.url}: cut {num_cuts} times before it sampled a token")
 
     async def release(self, session_id: str) -> None:
         """Aborts what runs for the session; its cached blocks are evicted when room is needed or weights change."""

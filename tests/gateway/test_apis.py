@@ -269,6 +269,24 @@ async def test_the_operator_opens_and_closes_sessions_over_http(stage, script) -
     assert (await stage.http.delete("/sessions/x", headers=operator)).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/sessions", {}, "trajectory_id is"),
+        ("/sessions", {"trajectory_id": ""}, "expected a name without #"),
+        ("/sessions", {"trajectory_id": "t0#1"}, "expected a name without #"),
+        ("/sessions", {"trajectory_id": "a", "temperature": -1}, "temperature is -1"),
+        ("/sessions", {"trajectory_id": "a", "more": 1}, "more is 1"),
+        ("/sessions", [], "the body is []"),
+        ("/policies", {"path": "/p", "version": -1}, "version is -1"),
+    ],
+)
+async def test_an_operator_s_bad_body_says_what_is_wrong_and_only_to_the_operator(stage, path, body, message) -> None:
+    response = await stage.http.post(path, json=body, headers={"Authorization": f"Bearer {stage.token}"})
+    assert (response.status_code, message in response.json()["error"]["message"]) == (400, True)
+    assert (await stage.http.post(path, json=body)).status_code == 401
+
+
 async def test_models_are_listed_for_clients_that_ask(stage, client) -> None:
     assert [model.id async for model in client.models.list()] == ["policy"]
 

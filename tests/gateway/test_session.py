@@ -85,7 +85,7 @@ async def test_a_history_that_was_changed_forks_and_each_answer_is_trained_once(
     await stage.chat(key, [*more, second, {"role": "user", "content": "And?"}])
     await stage.chat(key, [*summary, third, {"role": "user", "content": "And?"}])
     trajectories = await stage.close()
-    assert [t.trajectory_id for t in trajectories] == ["t0", "t0.1"]
+    assert [t.trajectory_id for t in trajectories] == ["t0", "t0#1"]
     assert [stage.sampled_texts(t) for t in trajectories] == [
         ["one<|im_end|>", "two<|im_end|>", "four<|im_end|>"],
         ["three<|im_end|>", "four<|im_end|>"],

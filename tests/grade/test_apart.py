@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from operator import mul
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,39 +18,22 @@ from swe_rl.grade import apart
 from swe_rl.grade.apart import UnreadableError, run_apart
 from swe_rl.verdict import Outcome
 
-
-def double(value: int) -> int:
-    return 2 * value
-
-
-def hang(*_: object) -> bool:
-    """Inside one call of C that holds Python's lock."""
-    return re.fullmatch(r"(a|aa)+b", "a" * 200) is not None
-
-
-def crash(*_: object) -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
+# As source text: a reader is another process, which can't import this file.
+HANG = "import re; re.fullmatch('(a|aa)+b', 'a' * 200)"  # inside one call of C that holds Python's lock
+CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+SWELL = f"bytearray({2 * apart.MEMORY_LIMIT_BYTES})"
+LEAVE = "import os; os._exit(3)"
+STOP = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+REFUSE = "from swe_rl.errors import PatchError; raise PatchError('a.py: refused')"
+SLEEP = "import os, pathlib, time; pathlib.Path({!r}).write_text(str(os.getpid())); time.sleep(3600)"
 
 
-def swell(*_: object) -> int:
-    return len(bytearray(2 * apart.MEMORY_LIMIT_BYTES))
+async def double(value: int) -> int:
+    return await run_apart(mul, 2, value)
 
 
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def sleep_on(pid_file: str) -> None:
-    Path(pid_file).write_text(str(os.getpid()))
-    time.sleep(3600)
-
-
-def leave(*_: object) -> None:
-    os._exit(3)
-
-
-def refuse(path: str) -> None:
-    raise PatchError(f"{path}: refused")
+async def play(source: str) -> None:
+    await run_apart(exec, source)
 
 
 def wait_until(is_so: Callable[[], bool], patience_s: float = 120) -> None:
@@ -59,7 +43,7 @@ def wait_until(is_so: Callable[[], bool], patience_s: float = 120) -> None:
         time.sleep(0.02)
 
 
-BAD = [hang, crash, swell, leave]
+BAD = pytest.mark.parametrize("bad", [HANG, CRASH, SWELL, LEAVE], ids=["hangs", "crashes", "swells", "leaves"])
 
 
 @pytest.fixture(autouse=True)
@@ -68,17 +52,17 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_result_and_an_error_come_back() -> None:
-    assert await run_apart(double, 21) == 42
+    assert await double(21) == 42
     with pytest.raises(PatchError, match=r"a\.py: refused"):
-        await run_apart(refuse, "a.py")
+        await play(REFUSE)
 
 
-@pytest.mark.parametrize("bad", BAD)
+@BAD
 async def test_a_reader_that_fails_takes_nothing_with_it(bad) -> None:
     results = await asyncio.gather(
-        *(run_apart(double, number) for number in range(5)),
-        run_apart(bad),
-        *(run_apart(double, number) for number in range(5)),
+        *(double(number) for number in range(5)),
+        play(bad),
+        *(double(number) for number in range(5)),
         return_exceptions=True,
     )
     failed = results.pop(5)
@@ -89,14 +73,14 @@ async def test_a_reader_that_fails_takes_nothing_with_it(bad) -> None:
 async def test_readers_that_cannot_be_started_are_a_fault_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     apart._readers.cache_clear()
     with monkeypatch.context() as machine:
-        machine.setattr(apart, "_prepare", leave)
+        machine.setattr(apart, "_prepare", os.abort)
         with pytest.raises(SandboxError, match="started"):
-            await run_apart(double, 1)
-    assert await run_apart(double, 21) == 42
+            await double(1)
+    assert await double(21) == 42
 
 
 async def test_the_event_loop_goes_on_while_a_reader_hangs() -> None:
-    hanging = asyncio.create_task(run_apart(hang))
+    hanging = asyncio.create_task(play(HANG))
     ticks = 0
     while not hanging.done():
         await asyncio.sleep(0.01)
@@ -108,33 +92,42 @@ async def test_the_event_loop_goes_on_while_a_reader_hangs() -> None:
 
 async def test_a_cancelled_call_ends_its_reader(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    sleeping = asyncio.create_task(run_apart(sleep_on, str(pid_file)))
+    sleeping = asyncio.create_task(play(SLEEP.format(str(pid_file))))
     await asyncio.to_thread(wait_until, lambda: pid_file.exists() and pid_file.read_text() != "")
     sleeping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sleeping
     await asyncio.to_thread(wait_until, lambda: not Path("/proc", pid_file.read_text()).exists())
-    assert await run_apart(double, 21) == 42
+    assert await double(21) == 42
 
 
 async def test_a_reader_that_somebody_else_killed_is_a_fault_of_the_environment() -> None:
-    calls = [asyncio.create_task(run_apart(stop)) for _ in range(2)]
+    calls = [asyncio.create_task(play(STOP)) for _ in range(2)]
     with pytest.raises(SandboxError, match="was killed"):
         await asyncio.gather(*calls)
     await asyncio.gather(*calls, return_exceptions=True)
 
 
-@pytest.mark.parametrize("bad", BAD)
+def play_instead(monkeypatch: pytest.MonkeyPatch, name: str, source: str) -> None:
+    """A run's reading by the function of this name plays the source."""
+
+    async def run(function: Callable[..., Any], *args: Any) -> Any:
+        return await (run_apart(exec, source) if function.__name__ == name else run_apart(function, *args))
+
+    monkeypatch.setattr("swe_rl.grade.run.run_apart", run)
+
+
+@BAD
 async def test_a_patch_that_ends_its_reader_has_failed(bad, monkeypatch, task, grader) -> None:
-    monkeypatch.setattr("swe_rl.grade.run.check", bad)
+    play_instead(monkeypatch, "check", bad)
     verdict = await grader.grade(task, task.solution_patch)
     assert (verdict.outcome, verdict.reward) == (Outcome.PATCH_FAILED, 0.0)
     assert "the patch can't be checked: " in verdict.signals["patch"]
 
 
-@pytest.mark.parametrize("bad", BAD)
+@BAD
 async def test_a_report_that_ends_its_reader_proves_nothing(bad, monkeypatch, task, grader) -> None:
-    monkeypatch.setattr("swe_rl.grade.run._read_and_parse", bad)
+    play_instead(monkeypatch, "_read_and_parse", bad)
     verdict = await grader.grade(task, task.solution_patch)
     assert (verdict.outcome, verdict.reward) == (Outcome.UNRESOLVED, 0.0)
 
