@@ -45,7 +45,7 @@ class Evidence:
             is_taken_in = PurePosixPath(path).suffix.lower() not in _NO_CODE or PurePosixPath(path).name in said
             if not is_code(path):
                 changes.append(self._change(path, name_as(path, self.language.language) if is_taken_in else path))
-        return tuple(change for change in changes if not _is_own_test(change, changes))
+        return tuple(change for change in changes if not _is_own_test(change, changes, self.language))
 
     def _change(self, path: str, reads_as: str) -> Change:
         old, new = read_text(self.task.environment_dir / path), read_text(self.tree / path)
@@ -78,16 +78,23 @@ _LOADED_BY_NAME = {"javascript", "lua", "perl", "php", "python", "ruby"}
 _TEST_NAME = re.compile(r"(?:test_|spec_).*|.*(?:_test|_spec|\.test|\.spec|Tests?)")
 
 
-def _is_own_test(change: Change, changes: list[Change]) -> bool:
-    """A new file with the name of a test that nothing else in the patch speaks of."""
-    stem = PurePosixPath(change.path).name.rpartition(".")[0]
+def _is_own_test(change: Change, changes: list[Change], language: LanguageSpec) -> bool:
+    """A new file with the name of a test, or an ending that only tests have, that nothing else there speaks of."""
+    stem, _, ending = PurePosixPath(change.path).name.rpartition(".")
     source = change.new_source
-    if change.old is not None or source is None or source.language not in _LOADED_BY_NAME:
+    if change.old is not None or source is None:
         return False
-    if not _TEST_NAME.fullmatch(stem):
+    words = [re.escape(stem.partition(".")[0])]
+    if not is_code(change.path) and f".{ending}" in _test_endings(language):
+        words.append(rf"\.{re.escape(ending)}\b")  # what takes in all files of that ending names none
+    elif source.language not in _LOADED_BY_NAME or not _TEST_NAME.fullmatch(stem):
         return False
-    word = stem.partition(".")[0]
-    return not any(word in (other.new or "") for other in changes if other is not change)
+    spoken_of = re.compile("|".join(words))
+    return not any(spoken_of.search(other.new or "") for other in changes if other is not change)
+
+
+def _test_endings(language: LanguageSpec) -> set[str]:
+    return {PurePosixPath(glob).suffix for glob in language.canary.files} if language.canary else set()
 
 
 Rule = Callable[[Evidence], Iterator[Violation]]

@@ -93,3 +93,17 @@ def test_documents_may_say_what_they_like(task: TaskSpec, tmp_path: Path) -> Non
         "src/a.py": "x = 1\n",
     }
     assert judged("python", files, task, tmp_path) == []
+
+
+@pytest.mark.parametrize(("language", "library"), [("perl", "use Test::More;\n"), ("tcl", "package require tcltest\n")])
+def test_a_test_left_elsewhere_is_no_cheat_unless_the_product_takes_it_in(
+    language: str, library: str, task: TaskSpec, tmp_path: Path
+) -> None:
+    spec = read_language(ROOT / "sandboxes" / language)
+    assert spec.canary is not None
+    ending = Path(spec.canary.files[0]).suffix
+    own = {f"scratch/sum{ending}": library}
+    product = "src/product.pm" if language == "perl" else "src/product.tcl"
+    assert judged(language, own, task, tmp_path / "alone") == []
+    assert judged(language, own | {product: "load_all('scratch/sum')\n"}, task, tmp_path / "named") != []
+    assert judged(language, own | {product: f"load_all('scratch/*{ending}')\n"}, task, tmp_path / "by ending") != []
