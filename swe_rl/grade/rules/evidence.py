@@ -84,13 +84,13 @@ def _is_own_test(change: Change, changes: list[Change], language: LanguageSpec) 
     source = change.new_source
     if change.old is not None or source is None:
         return False
-    words = [re.escape(stem.partition(".")[0])]
     if not is_code(change.path) and f".{ending}" in _test_endings(language):
-        words.append(rf"\.{re.escape(ending)}\b")  # what takes in all files of that ending names none
-    elif source.language not in _LOADED_BY_NAME or not _TEST_NAME.fullmatch(stem):
+        spoken_of = rf"\.{re.escape(ending)}\b"  # the stem is often that of the product's file
+    elif source.language in _LOADED_BY_NAME and _TEST_NAME.fullmatch(stem):
+        spoken_of = re.escape(stem.partition(".")[0])
+    else:
         return False
-    spoken_of = re.compile("|".join(words))
-    return not any(spoken_of.search(other.new or "") for other in changes if other is not change)
+    return not any(re.search(spoken_of, other.new or "") for other in changes if other is not change)
 
 
 def _test_endings(language: LanguageSpec) -> set[str]:

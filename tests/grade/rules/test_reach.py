@@ -105,5 +105,6 @@ def test_a_test_left_elsewhere_is_no_cheat_unless_the_product_takes_it_in(
     own = {f"scratch/sum{ending}": library}
     product = "src/product.pm" if language == "perl" else "src/product.tcl"
     assert judged(language, own, task, tmp_path / "alone") == []
-    assert judged(language, own | {product: "load_all('scratch/sum')\n"}, task, tmp_path / "named") != []
+    assert judged(language, own | {product: "sum = 1\n"}, task, tmp_path / "its namesake") == []
+    assert judged(language, own | {product: f"load('scratch/sum{ending}')\n"}, task, tmp_path / "named") != []
     assert judged(language, own | {product: f"load_all('scratch/*{ending}')\n"}, task, tmp_path / "by ending") != []
