@@ -14,7 +14,7 @@ it ended.
 import hmac
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from swe_rl.errors import AuthError, EngineError, EngineUnavailableError, Policy
 from swe_rl.gateway import anthropic, openai
 from swe_rl.gateway.gateway import Gateway
 from swe_rl.gateway.messages import ChatRequest, RequestError
-from swe_rl.gateway.session import SessionIds
+from swe_rl.gateway.session import Answer, SessionIds
 from swe_rl.trajectory import Trajectory
 
 MODEL_NAME = "policy"
@@ -104,23 +104,28 @@ def create_app(gateway: Gateway, token: str, model: str = MODEL_NAME) -> FastAPI
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        session = gateway.session(_key(request))
-        asked = openai.read_request(await _json(request))
-        answer = await session.complete(asked.messages, asked.tools, asked.max_tokens)
+        answer, asked = await _complete(gateway, request, openai.read_request)
         if asked.is_streamed:
             return _stream(openai.completion_chunks(answer, model, asked.has_usage), asked)
         return _respond(openai.completion_body(answer, model), asked)
 
     @app.post("/v1/messages")
     async def messages(request: Request) -> Response:
-        session = gateway.session(_key(request))
-        asked = anthropic.read_request(await _json(request))
-        answer = await session.complete(asked.messages, asked.tools, asked.max_tokens)
+        answer, asked = await _complete(gateway, request, anthropic.read_request)
         if asked.is_streamed:
             return _stream(anthropic.message_events(answer, model), asked)
         return _respond(anthropic.message_body(answer, model), asked)
 
     return app
+
+
+async def _complete(
+    gateway: Gateway, request: Request, read: Callable[[Any], ChatRequest]
+) -> tuple[Answer, ChatRequest]:
+    """The key is looked at before the body is read."""
+    session = gateway.session(_key(request))
+    asked = read(await _json(request))
+    return await session.complete(asked.messages, asked.tools, asked.max_tokens), asked
 
 
 def _key(request: Request) -> str:
