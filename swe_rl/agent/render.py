@@ -84,6 +84,10 @@ class Renderer:
         """One result a call, and the opening of the next completion; `stop` is what the last one ended with."""
         return self._render(self.dialect.observation(results, stop))
 
+    def raw(self, text: str) -> Rendered:
+        """A prompt that somebody else has rendered: special tokens that it spells count as such."""
+        return self._render([Piece(text, Segment.PROMPT, is_ours=True)])
+
     def completion(
         self,
         calls: Sequence[tuple[str, Mapping[str, Any]]],

@@ -12,6 +12,7 @@ from swe_rl.gateway.messages import (
     RequestError,
     read_function,
     read_list,
+    read_max_tokens,
     read_text,
 )
 from swe_rl.gateway.session import Answer
@@ -27,9 +28,9 @@ def read_request(body: Any) -> ChatRequest:
     choice = body.get("tool_choice") or {"type": "auto"}
     if not isinstance(choice, dict) or choice.get("type") not in ("auto", "none"):
         raise RequestError(f"tool_choice is {choice!r:.60}, expected auto: a forced call isn't sampled")
-    max_tokens = body.get("max_tokens")
-    if not isinstance(max_tokens, int) or max_tokens < 1:
-        raise RequestError(f"max_tokens is {max_tokens!r:.60}, expected an integer of at least 1")
+    max_tokens = read_max_tokens(body, "max_tokens")
+    if max_tokens is None:
+        raise RequestError("max_tokens is None, expected an integer of at least 1")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages: expected a list of at least one")

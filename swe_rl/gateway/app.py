@@ -4,6 +4,7 @@
     DELETE /sessions/{id}            ends it and returns its trajectories, token by token         (the same)
     POST   /policies                 new weights, by their directory and version                  (the same)
     POST   /v1/chat/completions      OpenAI's API; the key is the client's API key
+    POST   /v1/responses, /v1/completions                                                         (the same)
     POST   /v1/messages              Anthropic's; the same
     GET    /v1/models, /health
 
@@ -23,7 +24,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swe_rl.errors import AuthError, EngineError, EngineUnavailableError, PolicyError, SessionNotFoundError
-from swe_rl.gateway import anthropic, openai
+from swe_rl.gateway import anthropic, openai_chat, openai_responses, openai_text
 from swe_rl.gateway.gateway import Gateway
 from swe_rl.gateway.messages import ChatRequest, RequestError
 from swe_rl.gateway.session import Answer, SessionIds
@@ -74,7 +75,7 @@ def create_app(gateway: Gateway, token: str, model: str = MODEL_NAME) -> FastAPI
         if request.url.path == "/v1/messages":
             body = anthropic.error_body(str(error), kind)
         else:
-            body = openai.error_body(str(error), kind, getattr(error, "code", ""))
+            body = openai_chat.error_body(str(error), kind, getattr(error, "code", ""))
         return JSONResponse(body, status)
 
     @app.get("/health")
@@ -104,10 +105,24 @@ def create_app(gateway: Gateway, token: str, model: str = MODEL_NAME) -> FastAPI
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        answer, asked = await _complete(gateway, request, openai.read_request)
+        answer, asked = await _complete(gateway, request, openai_chat.read_request)
         if asked.is_streamed:
-            return _stream(openai.completion_chunks(answer, model, asked.has_usage), asked)
-        return _respond(openai.completion_body(answer, model), asked)
+            return _stream(openai_chat.completion_chunks(answer, model, asked.has_usage), asked)
+        return _respond(openai_chat.completion_body(answer, model), asked)
+
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        answer, asked = await _complete(gateway, request, openai_responses.read_request)
+        if asked.is_streamed:
+            return _stream(openai_responses.response_events(answer, model), asked)
+        return _respond(openai_responses.response_body(answer, model), asked)
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        answer, asked = await _complete_text(gateway, request)
+        if asked.is_streamed:
+            return _stream(openai_text.completion_chunks(answer, model, asked.has_usage), asked)
+        return _respond(openai_text.completion_body(answer, model), asked)
 
     @app.post("/v1/messages")
     async def messages(request: Request) -> Response:
@@ -126,6 +141,12 @@ async def _complete(
     session = gateway.session(_key(request))
     asked = read(await _json(request))
     return await session.complete(asked.messages, asked.tools, asked.max_tokens), asked
+
+
+async def _complete_text(gateway: Gateway, request: Request) -> tuple[Answer, ChatRequest]:
+    session = gateway.session(_key(request))
+    asked = openai_text.read_request(await _json(request))
+    return await session.complete_text(asked.messages[0].text, asked.max_tokens), asked
 
 
 def _key(request: Request) -> str:

@@ -7,10 +7,11 @@ holds the shared tokens as context: what was sampled once is trained on once, in
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from swe_rl.agent.record import Recording
 from swe_rl.agent.render import Message, ParsedCompletion, Rendered, Renderer, Result
-from swe_rl.gateway.messages import ChatMessage, RequestError
+from swe_rl.gateway.messages import ChatCall, ChatMessage, RequestError
 from swe_rl.inference.engine import Completion
 from swe_rl.trajectory import Segment
 
@@ -46,7 +47,8 @@ class Branch:
     def fork(self, tip: Tip, name: str) -> "Branch":
         """Another branch from `tip` on, all of whose tokens are context."""
         tips = [one for one in self.tips if one.num_messages <= tip.num_messages]
-        return Branch(name, self.tools, self.messages[: tip.num_messages], self.recording.as_context(tip.length), tips)
+        messages, recording = self.messages[: tip.num_messages], self.recording.as_context(tip.length)
+        return type(self)(name, self.tools, messages, recording, tips)
 
     def say(self, messages: Sequence[ChatMessage], renderer: Renderer, max_context: int) -> None:
         """Appends what isn't sampled here, up to the opening of the next completion.
@@ -90,6 +92,14 @@ class Branch:
         self.messages.append(message)
         self.tips.append(Tip(len(self.messages), len(self.recording), parsed.stop))
 
+    def told(self, token_ids: Sequence[int], parsed: ParsedCompletion, renderer: Renderer) -> ChatMessage:
+        """The message that the scaffold is told of what was sampled: prose, and calls that can be read."""
+        calls = () if parsed.problem else parsed.calls
+        heard = {Segment.TEXT} if calls else {*Segment} - {Segment.REASONING, Segment.STOP}
+        text = renderer.decode([t for t, s in zip(token_ids, parsed.segments, strict=True) if s in heard])
+        named = tuple(ChatCall(call.name, call.arguments, f"call_{uuid4().hex[:24]}") for call in calls)
+        return ChatMessage("assistant", text.strip(), named)
+
     def _hear(self, heard: Sequence[ChatMessage], tips: Sequence[Tip], renderer: Renderer) -> Rendered:
         if not heard:
             raise RequestError("messages: an assistant's message comes first, last, or after another of its kind")
@@ -100,6 +110,29 @@ class Branch:
         if wrong := [one.role for one in heard if one.role == "tool"]:
             raise RequestError(f"messages: a {wrong[0]} message before any of the assistant's")
         return renderer.prompt([Message(one.role, one.text) for one in heard], self.tools)
+
+
+class TextBranch(Branch):
+    """One line of a prompt that the scaffold renders itself: its messages are the pieces of that text, in turn what the
+    scaffold wrote and what was sampled, the stop token left out."""
+
+    def pieces_of(self, prompt: str) -> list[ChatMessage]:
+        """The pieces that `prompt` begins with, up to the last place from which it can go on."""
+        for tip in reversed(self.tips):
+            pieces = self.messages[: tip.num_messages]
+            said = "".join(piece.text for piece in pieces)
+            # The stop token was sampled: who goes on without it means another text.
+            if prompt.startswith(said + tip.stop):
+                return pieces
+        return []
+
+    def told(self, token_ids: Sequence[int], parsed: ParsedCompletion, renderer: Renderer) -> ChatMessage:
+        """All of it but the stop token."""
+        return ChatMessage("assistant", renderer.decode(token_ids[: len(token_ids) - bool(parsed.stop)]))
+
+    def _hear(self, heard: Sequence[ChatMessage], tips: Sequence[Tip], renderer: Renderer) -> Rendered:
+        text = "".join(one.text for one in heard)
+        return renderer.raw(text.removeprefix(tips[-1].stop) if tips else text)
 
 
 def _write(message: ChatMessage, renderer: Renderer, tools: Sequence[Mapping[str, Any]]) -> tuple[Rendered, str]:

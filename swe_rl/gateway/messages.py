@@ -4,6 +4,7 @@ Each API's own file reads its bodies into it. An assistant's message is equal to
 strip white space, drop reasoning, write arguments anew and name calls as they like.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -69,6 +70,28 @@ def read_list(value: Any, where: str) -> list[Any]:
     if value is None or isinstance(value, list):
         return value or []
     raise RequestError(f"{where} is a {type(value).__name__}, expected a list")
+
+
+def read_max_tokens(body: Mapping[str, Any], *keys: str) -> int | None:
+    """Of the first of the keys that says something. Raises RequestError."""
+    for key in keys:
+        value = body.get(key)
+        if value is not None:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise RequestError(f"{key} is {value!r:.60}, expected an integer of at least 1")
+            return value
+    return None
+
+
+def read_arguments(call: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """Of a call whose arguments are JSON as text. Raises RequestError."""
+    try:
+        arguments = json.loads(call.get("arguments") or "{}")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RequestError(f"{where}: arguments of {name} aren't JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise RequestError(f"{where}: arguments of {name} are {arguments!r:.60}, expected an object")
+    return arguments
 
 
 def read_function(function: Any, where: str) -> dict[str, Any]:

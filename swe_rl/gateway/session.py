@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
-from uuid import uuid4
 
 from swe_rl.agent.record import check_completion
 from swe_rl.agent.render import ParsedCompletion, Renderer
 from swe_rl.errors import EngineError
-from swe_rl.gateway.branch import Branch
-from swe_rl.gateway.messages import ChatCall, ChatMessage, RequestError, same_start
+from swe_rl.gateway.branch import Branch, TextBranch
+from swe_rl.gateway.messages import ChatMessage, RequestError, same_start
 from swe_rl.inference.engine import Completion, Engine, SamplingParams
 from swe_rl.trajectory import Segment, StopReason, Trajectory
 from swe_rl.verdict import Verdict
@@ -49,6 +48,7 @@ class Answer:
     num_prompt_tokens: int
     num_sampled_tokens: int
     num_cached_tokens: int
+    num_reasoning_tokens: int
 
 
 class GatewaySession:
@@ -67,11 +67,23 @@ class GatewaySession:
         """Above 1: histories were broken."""
         return len(self._branches)
 
+    async def complete_text(self, prompt: str, max_tokens: int | None) -> Answer:
+        """Goes on with a text that the scaffold renders itself; raises as `complete` does."""
+        texts = [branch.pieces_of(prompt) for branch in self._branches if isinstance(branch, TextBranch)]
+        pieces = max(texts, key=lambda known: sum(len(piece.text) for piece in known), default=[])
+        rest = prompt[sum(len(piece.text) for piece in pieces) :]
+        said = [ChatMessage("user", rest)] if rest else []
+        return await self.complete([*pieces, *said], (), max_tokens, TextBranch)
+
     async def complete(
-        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], max_tokens: int | None
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]],
+        max_tokens: int | None,
+        kind: type[Branch] = Branch,
     ) -> Answer:
         """Raises RequestError for a conversation that can't be rendered or has no room, EngineError for a fault."""
-        branch = self._branch_for(messages, tools)
+        branch = self._branch_for(messages, tools, kind)
         num_prompt_tokens = len(branch.recording)
         room = self._limits.max_context - num_prompt_tokens
         budget = min(max_tokens or self._limits.max_tokens_per_turn, self._limits.max_tokens_per_turn, room)
@@ -84,7 +96,8 @@ class GatewaySession:
             if completion.finish_reason == "abort":
                 raise EngineError(f"gateway: the completion of {branch.name} was aborted; is its session closed?")
             parsed = self._renderer.parse(completion.token_ids.tolist(), num_prompt_tokens, tools)
-            answer = self._answer(completion, parsed, num_prompt_tokens)
+            message = branch.told(completion.token_ids.tolist(), parsed, self._renderer)
+            answer = self._answer(completion, parsed, message, num_prompt_tokens)
             branch.answer(completion, parsed, answer.message)
         except BaseException:
             branch.unsay()
@@ -113,15 +126,19 @@ class GatewaySession:
             if branch.recording.turns
         ]
 
-    def _branch_for(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> Branch:
+    def _branch_for(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], kind: type[Branch]
+    ) -> Branch:
         """The branch that the conversation goes on with, all of it said."""
         places = [
             (branch, tip)
             for branch in self._branches
-            if branch.tools == tools and (tip := branch.tip_within(same_start(branch.messages, messages)))
+            if type(branch) is kind
+            and branch.tools == tools
+            and (tip := branch.tip_within(same_start(branch.messages, messages)))
         ]
         if not places:
-            return self._begin(Branch(self._free_name(), tools), messages)
+            return self._begin(kind(self._free_name(), tools), messages)
         branch, tip = max(places, key=lambda place: (place[1].num_messages, place[0].ends_at(place[1])))
         rest = messages[tip.num_messages :]
         if not branch.ends_at(tip):
@@ -145,22 +162,18 @@ class GatewaySession:
         ours = self.ids.trajectory_id
         return next(name for name in chain([ours], (f"{ours}#{i}" for i in count(1))) if name not in names)
 
-    def _answer(self, completion: Completion, parsed: ParsedCompletion, num_prompt_tokens: int) -> Answer:
-        calls = (
-            ()
-            if parsed.problem
-            else tuple(ChatCall(call.name, call.arguments, f"call_{uuid4().hex[:24]}") for call in parsed.calls)
-        )
-        told = {Segment.TEXT} if calls else {*Segment} - {Segment.REASONING, Segment.STOP}
+    def _answer(
+        self, completion: Completion, parsed: ParsedCompletion, message: ChatMessage, num_prompt_tokens: int
+    ) -> Answer:
         token_ids = completion.token_ids.tolist()
-        text = self._renderer.decode([t for t, s in zip(token_ids, parsed.segments, strict=True) if s in told])
         thought = [t for t, s in zip(token_ids, parsed.segments, strict=True) if s == Segment.REASONING]
         ended = "length" if completion.finish_reason == "length" else "stop"
         return Answer(
-            message=ChatMessage("assistant", text.strip(), calls),
+            message=message,
             reasoning=self._renderer.decode(thought),
-            finish_reason="tool_calls" if calls else ended,
+            finish_reason="tool_calls" if message.calls else ended,
             num_prompt_tokens=num_prompt_tokens,
             num_sampled_tokens=len(token_ids),
             num_cached_tokens=completion.cached_tokens,
+            num_reasoning_tokens=len(thought),
         )

@@ -218,6 +218,26 @@ ANTHROPIC_BODY = {
     "tool_choice": {"type": "auto"},
     "max_tokens": 50,
 }
+RESPONSES_BODY = {
+    "instructions": "You help.",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "Mend it."}]},
+        {"type": "reasoning", "summary": []},
+        {"type": "function_call", "call_id": "c", "name": "bash", "arguments": '{"command": "ls"}'},
+        {"type": "function_call_output", "call_id": "c", "output": "a.py"},
+    ],
+    "tools": [{"type": "function", **BASH["function"]}],
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "max_output_tokens": 50,
+}
+TEXT_BODY = {"prompt": "Mend it.", "max_tokens": 50, "n": 1, "stream_options": {"include_usage": True}}
+BODIES = {
+    "/v1/chat/completions": OPENAI_BODY,
+    "/v1/messages": ANTHROPIC_BODY,
+    "/v1/responses": RESPONSES_BODY,
+    "/v1/completions": TEXT_BODY,
+}
 ODD = (None, 3, -1, True, "x", "\ud800", [], [3], [[]], {}, {"type": ["string", "null"]}, {"a": 3})
 
 
@@ -232,9 +252,7 @@ def with_oddities(value: Any) -> Iterator[Any]:
             yield from ([*value[:index], odd, *value[index + 1 :]] for odd in with_oddities(part))
 
 
-@pytest.mark.parametrize(
-    ("path", "body"), [("/v1/chat/completions", OPENAI_BODY), ("/v1/messages", ANTHROPIC_BODY)], ids=["openai", "other"]
-)
+@pytest.mark.parametrize(("path", "body"), BODIES.items(), ids=BODIES)
 async def test_no_body_whatever_is_odd_in_it_is_an_internal_error(stage, path, body) -> None:
     seen = set()
     for number, odd in enumerate([body, *with_oddities(body)]):

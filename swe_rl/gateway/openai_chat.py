@@ -15,13 +15,15 @@ from swe_rl.gateway.messages import (
     ChatRequest,
     RequestError,
     Role,
+    read_arguments,
     read_function,
     read_list,
+    read_max_tokens,
     read_text,
 )
 from swe_rl.gateway.session import Answer
 
-_SAMPLING = (
+SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias"),
     *("stop", "reasoning_effort"),
 )
@@ -45,38 +47,40 @@ def read_request(body: Any) -> ChatRequest:
         raise RequestError(f"{wrong[0]} isn't served here")
     if body.get("tool_choice") not in (None, "auto", "none"):
         raise RequestError(f"tool_choice is {body['tool_choice']!r:.60}, expected auto: a forced call isn't sampled")
-    max_tokens = body.get("max_completion_tokens") or body.get("max_tokens")
-    if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
-        raise RequestError(f"max_tokens is {max_tokens!r:.60}, expected an integer of at least 1")
-    options = body.get("stream_options") or {}
-    if not isinstance(options, dict):
-        raise RequestError(f"stream_options is a {type(options).__name__}, expected an object")
     return ChatRequest(
         messages=_read_messages(body.get("messages")),
         tools=[] if body.get("tool_choice") == "none" else _read_tools(body.get("tools")),
-        max_tokens=max_tokens,
+        max_tokens=read_max_tokens(body, "max_completion_tokens", "max_tokens"),
         is_streamed=bool(body.get("stream")),
-        has_usage=bool(options.get("include_usage")),
-        ignored=tuple(key for key in _SAMPLING if body.get(key) is not None),
+        has_usage=read_usage_wish(body),
+        ignored=tuple(key for key in SAMPLING if body.get(key) is not None),
     )
+
+
+def read_usage_wish(body: Mapping[str, Any]) -> bool:
+    """Is a stream to end with the usage? Raises RequestError."""
+    options = body.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise RequestError(f"stream_options is a {type(options).__name__}, expected an object")
+    return bool(options.get("include_usage"))
 
 
 def completion_body(answer: Answer, model: str) -> dict[str, Any]:
     choice = {"index": 0, "message": _message(answer), "finish_reason": answer.finish_reason, "logprobs": None}
-    return _head(model, "chat.completion") | {"choices": [choice], "usage": _usage(answer)}
+    return head(model, "chat.completion") | {"choices": [choice], "usage": usage(answer)}
 
 
 def completion_chunks(answer: Answer, model: str, has_usage: bool) -> Iterator[str]:
     """Server-sent events: the message, its end, the usage if it was asked for."""
-    head = _head(model, "chat.completion.chunk")
+    first = head(model, "chat.completion.chunk")
     message = _message(answer)
     calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls", []))]
     delta = message | ({"tool_calls": calls} if calls else {})
     for part, reason in ((delta, None), ({}, answer.finish_reason)):
         choice = {"index": 0, "delta": part, "finish_reason": reason, "logprobs": None}
-        yield _event(head | {"choices": [choice]})
+        yield event(first | {"choices": [choice]})
     if has_usage:
-        yield _event(head | {"choices": [], "usage": _usage(answer)})
+        yield event(first | {"choices": [], "usage": usage(answer)})
     yield "data: [DONE]\n\n"
 
 
@@ -110,12 +114,7 @@ def _read_call(call: Any, where: str) -> ChatCall:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise RequestError(f"{where}: a tool call without a function's name")
-    try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise RequestError(f"{where}: arguments of {function['name']} aren't JSON: {error}") from error
-    if not isinstance(arguments, dict):
-        raise RequestError(f"{where}: arguments of {function['name']} are {arguments!r:.60}, expected an object")
+    arguments = read_arguments(function, function["name"], where)
     return ChatCall(function["name"], arguments, str(call.get("id", "")))
 
 
@@ -127,8 +126,8 @@ def _read_tools(tools: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _head(model: str, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+def head(model: str, kind: str) -> dict[str, Any]:
+    return {"id": f"cmpl-{uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
 def _message(answer: Answer) -> dict[str, Any]:
@@ -151,7 +150,7 @@ def _calls(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
     ]
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def usage(answer: Answer) -> dict[str, Any]:
     return {
         "prompt_tokens": answer.num_prompt_tokens,
         "completion_tokens": answer.num_sampled_tokens,
@@ -160,5 +159,5 @@ def _usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _event(body: Mapping[str, Any]) -> str:
+def event(body: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
