@@ -6,6 +6,7 @@ SweRlError
 ├── PatchError             (ValueError)       a patch that can't be parsed, is refused, or doesn't apply
 ├── TrajectoryError        (ValueError)       a trajectory whose arrays or tags contradict each other
 ├── PolicyError            (ValueError)       a policy directory that can't be loaded or published
+├── MismatchError          (ArithmeticError)  engine and trainer disagree about the same weights by too much
 ├── SplitError             (PermissionError)  an evaluation on a split that the policy was trained on
 ├── StoreError             (OSError)          a store that can't be read or written
 │   └── ChecksumError                         bytes on disk differ from what was recorded
@@ -45,6 +46,10 @@ class TrajectoryError(SweRlError, ValueError):
 
 class PolicyError(SweRlError, ValueError):
     """A policy directory that can't be loaded or published."""
+
+
+class MismatchError(SweRlError, ArithmeticError):
+    """Engine and trainer give tokens other probabilities than rounding explains, though both hold the same weights."""
 
 
 class SplitError(SweRlError, PermissionError):

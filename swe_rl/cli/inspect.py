@@ -131,7 +131,7 @@ def _show_trajectory(console: "Console", run_dir: Path, t: "Trajectory", is_tabu
     console.print(legend)
     texts = _texts(run_dir, t)
     if is_tabular:
-        _show_logprobs(console, t, texts)
+        _show_logprobs(console, t, texts, _train_logprobs(run_dir, t))
         return
     body = Text()
     for text, segment in zip(texts, t.segment, strict=True):
@@ -139,7 +139,20 @@ def _show_trajectory(console: "Console", run_dir: Path, t: "Trajectory", is_tabu
     console.print(body, soft_wrap=True)
 
 
-def _show_logprobs(console: "Console", t: "Trajectory", texts: list[str]) -> None:
+def _train_logprobs(run_dir: Path, t: "Trajectory") -> dict[int, float]:
+    """The trainer's by position, from the newest step that logged the trajectory; empty if none did."""
+    from swe_rl.train.token_log import logged_steps, read_token_log
+
+    for step in reversed(logged_steps(run_dir)):
+        columns = read_token_log(run_dir, step)
+        rows = columns.trajectory_ids[columns.trajectory] == t.trajectory_id
+        if rows.any():
+            return dict(zip(columns.position[rows].tolist(), columns.train_logprobs[rows].tolist(), strict=True))
+    return {}
+
+
+def _show_logprobs(console: "Console", t: "Trajectory", texts: list[str], trained: dict[int, float]) -> None:
+    """One sampled token a line; behind the engine's log-probability the trainer's, where it trained on the token."""
     from rich.text import Text
 
     from swe_rl.trajectory import Segment
@@ -149,7 +162,9 @@ def _show_logprobs(console: "Console", t: "Trajectory", texts: list[str]) -> Non
             continue
         segment = Segment(int(t.segment[position])).name.lower()
         line = f"{position:6d}  turn {t.turn[position]:3d}  v{t.policy_version[position]:<5d} "
-        line += f"{t.infer_logprobs[position]:9.4f}  {segment:10s} "
+        line += f"{t.infer_logprobs[position]:9.4f} "
+        line += f"{trained[position]:9.4f}  " if position in trained else f"{'-':>9}  "
+        line += f"{segment:10s} "
         console.print(Text(line).append(repr(text), style=_COLOURS[segment]), soft_wrap=True)
 
 

@@ -175,7 +175,7 @@ def _train(config: "Config", url: str, service: "Child | None") -> None:
 
 def _show_steps(trainer: "Child") -> None:
     for line in trainer.new_lines():
-        if line.startswith("step "):
+        if line.startswith("step ") or " WARNING swe_rl." in line:
             print(line, file=sys.stderr, flush=True)
 
 

@@ -42,6 +42,9 @@ class TrainConfig(Section):
     discount: float = Field(default=1.0, gt=0, le=1, description="of the reward, for each turn after the first")
     unsubmitted: float = Field(default=1.0, ge=0, le=1, description="factor on the reward without a submission")
     shuffle_rewards: bool = Field(default=False, description="a control: rewards are permuted over the batch")
+    max_mismatch: float | None = Field(
+        default=None, gt=0, description="mean |dlogp| of tokens of the trainer's own version that ends the run"
+    )
     save_every: int = Field(default=1, ge=1, description="steps between two states; a resume repeats those since")
     keep_last: int = Field(default=2, ge=2, description="states kept; the newest may be of a step that isn't published")
     keep_every: int = Field(default=0, ge=0, description="states of versions that it divides are kept, too; 0: none")

@@ -25,6 +25,7 @@ from swe_rl.metrics import MetricsWriter
 from swe_rl.model import check_policy_dir
 from swe_rl.store.policies import PolicyManifest, PolicyStore
 from swe_rl.store.rollouts import RolloutStore
+from swe_rl.train.alarm import check_mismatch
 from swe_rl.train.batch import TokenBatch, build_batch
 from swe_rl.train.checkpoint import saved_versions
 from swe_rl.train.ranks import join_ranks
@@ -55,12 +56,17 @@ def train_loop(
                 waited = time.perf_counter()
                 result = trainer.update(_batch(groups, config, step))
                 log.tokens(step, result.tokens)
+                alarm = ranks.share(partial(check_mismatch, result.tokens, step, config))
                 if trainer.version % config.train.save_every == 0 or trainer.version == config.train.steps:
                     trainer.save_state(is_awaited=False)
-                metrics = dict(result.metrics) | {
-                    "time/wait_s": waited - started,
-                    "time/step_s": time.perf_counter() - started,
-                }
+                metrics = (
+                    dict(result.metrics)
+                    | alarm
+                    | {
+                        "time/wait_s": waited - started,
+                        "time/step_s": time.perf_counter() - started,
+                    }
+                )
                 log.metrics(step, metrics)
                 write, consumed = trainer.export(), [group.group_id for group in groups]
                 ranks.share(partial(policies.publish, write, trainer.version, consumed))

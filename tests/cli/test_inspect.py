@@ -13,6 +13,7 @@ from swe_rl.cli.main import main
 from swe_rl.metrics import MetricsWriter
 from swe_rl.store.policies import PolicyStore
 from swe_rl.store.rollouts import RolloutStore
+from swe_rl.train.token_log import COLUMN_DTYPES, TokenColumns, write_token_log
 from swe_rl.trajectory import Group, StopReason, Trajectory, Turn
 from swe_rl.verdict import Outcome, Verdict
 
@@ -103,6 +104,18 @@ def test_log_probabilities_come_one_sampled_token_a_line(run_dir, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if " turn " in line and "-0.2500" in line]
     assert len(lines) == RolloutStore(run_dir).find("g2-m0").num_sampled
     assert "tool_name" in "".join(lines)
+
+
+def test_the_trainers_log_probabilities_stand_beside_the_engines_where_it_has_logged_them(run_dir, capsys):
+    t = RolloutStore(run_dir).find("g2-m0")
+    [trained] = np.flatnonzero(t.sampled)[2:3]
+    values = {name: np.zeros(1, dtype) for name, dtype in COLUMN_DTYPES.items()}
+    values |= {"position": np.array([trained], np.int32), "train_logprobs": np.array([-1.5], np.float32)}
+    write_token_log(run_dir, 0, TokenColumns(**values, trajectory_ids=np.array(["g2-m0"])))
+    assert main(["inspect", str(run_dir), "--trajectory", "g2-m0", "--logprobs"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " turn " in line and "-0.2500" in line]
+    assert [line.split()[0] for line in lines if "-1.5000" in line] == [str(trained)]
+    assert sum(" - " in line for line in lines) == t.num_sampled - 1
 
 
 def test_what_is_not_there_is_one_line(run_dir, tmp_path, capsys):
