@@ -36,13 +36,17 @@ SAMPLED_SEGMENTS = frozenset(s for s in Segment if s >= Segment.REASONING)
 
 
 class StopReason(StrEnum):
-    """Why an episode ended. The last two are faults of the environment wing or the engine, not of the policy."""
+    """Why an episode ended. The last three are faults of the environment wing or the engine, not of the policy.
+
+    TIME_LIMIT is the episode's own deadline; GROUP_LIMIT an earlier one, as most of its group had ended.
+    """
 
     SUBMITTED = "submitted"
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     CONTEXT_FULL = "context_full"
     TIME_LIMIT = "time_limit"
+    GROUP_LIMIT = "group_limit"
     MALFORMED = "malformed"
     ABORTED = "aborted"
     ENGINE_ERROR = "engine_error"

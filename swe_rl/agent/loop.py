@@ -8,11 +8,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import uuid4
 
+from swe_rl.agent.cutoff import Cutoff
 from swe_rl.agent.prompt import build_messages, list_tools
 from swe_rl.agent.record import Recording, check_completion
 from swe_rl.agent.render import ParsedCompletion, Renderer, Result
@@ -45,10 +46,12 @@ async def run_episode(
     trajectory_id: str,
     group_id: str,
     temperature: float,
+    cutoff: Cutoff | None = None,
 ) -> Trajectory:
     """Runs and grades one episode. A fault after the prompt is data (verdict None); before it, SandboxError is raised.
 
-    The deadline `agent.episode_timeout_s` covers setting up and all turns, not the grading.
+    The deadline `agent.episode_timeout_s` covers setting up and all turns, not the grading; `cutoff` may bring that of
+    the turns nearer.
     """
     deadline = asyncio.get_running_loop().time() + config.agent.episode_timeout_s
     async with _open_session(task, client, config, trajectory_id, deadline) as session:
@@ -61,7 +64,7 @@ async def run_episode(
             )
         )
         try:
-            stop_reason = await _run_until(deadline, recording, policy, toolbox, config)
+            stop_reason = await _run_until(deadline, cutoff, recording, policy, toolbox)
         finally:
             await _release(engine, trajectory_id)
         verdict: Verdict | None = None
@@ -97,12 +100,13 @@ class _Policy:
 
 
 async def _run_until(
-    deadline: float, recording: Recording, policy: _Policy, toolbox: Toolbox, config: Config
+    deadline: float, cutoff: Cutoff | None, recording: Recording, policy: _Policy, toolbox: Toolbox
 ) -> StopReason:
-    """Turns within the deadline; faults become stop reasons."""
+    """Turns within the deadline, or the nearer one of the group; faults become stop reasons."""
     try:
         async with asyncio.timeout_at(deadline) as scope:
-            return await _run_turns(recording, policy, toolbox, config)
+            with nullcontext() if cutoff is None else cutoff.over(scope):
+                return await _run_turns(recording, policy, toolbox, policy.config)
     except EngineError as error:
         logger.warning("%s: engine fault: %s", policy.session_id, error)
         return StopReason.ENGINE_ERROR
@@ -112,7 +116,7 @@ async def _run_until(
     except TimeoutError:
         if not scope.expired():
             raise
-        return StopReason.TIME_LIMIT
+        return StopReason.TIME_LIMIT if scope.when() == deadline else StopReason.GROUP_LIMIT
 
 
 async def _run_turns(recording: Recording, policy: _Policy, toolbox: Toolbox, config: Config) -> StopReason:

@@ -49,4 +49,11 @@ class RolloutConfig(Section):
     groups_per_step: int = Field(default=16, ge=1)
     max_staleness: int = Field(default=0, ge=0)
     concurrency: int = Field(default=128, ge=1, description="episodes in flight")
+    group_quorum: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="share of a group that has to end before the others' grace begins; 1: never",
+    )
+    group_grace_s: float = Field(default=30.0, ge=0, description="turns of a group's last episodes, after the quorum")
     max_episode_retries: int = Field(default=2, ge=0, description="after faults of the environment or the engine only")
