@@ -108,6 +108,14 @@ class Trajectory:
         return len(self.token_ids)
 
     @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_turns(self) -> int:
+        return len(self.turns)
+
+    @property
     def num_sampled(self) -> int:
         return int(self.sampled.sum())
 

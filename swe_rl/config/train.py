@@ -41,6 +41,13 @@ class TrainConfig(Section):
     )
     discount: float = Field(default=1.0, gt=0, le=1, description="of the reward, for each turn after the first")
     unsubmitted: float = Field(default=1.0, ge=0, le=1, description="factor on the reward without a submission")
+    overlong: list[Literal["context_full", "max_tokens", "max_turns", "time_limit", "group_limit"]] = Field(
+        default=[], description="ends of episodes that don't train, though they count in their group's mean"
+    )
+    overlong_penalty: float = Field(
+        default=0.0, ge=0, description="off the return at engine.max_context; it rises linearly over the buffer before"
+    )
+    overlong_buffer: int = Field(default=128, ge=1, description="tokens before engine.max_context that are penalised")
     shuffle_rewards: bool = Field(default=False, description="a control: rewards are permuted over the batch")
     max_mismatch: float | None = Field(
         default=None, gt=0, description="mean |dlogp| of tokens of the trainer's own version that ends the run"

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from swe_rl.errors import TrajectoryError
-from swe_rl.train.advantage import AdvantageKind, Advantages, compute_advantages
+from swe_rl.returns import ReturnRule
+from swe_rl.train.advantage import Advantages, compute_advantages
 from swe_rl.train.packing import Member, Piece, pack, shared_prompt
 from swe_rl.trajectory import Group, StopReason, Trajectory
 
@@ -76,9 +77,7 @@ def build_batch(
     groups: Sequence[Group],
     *,
     row_tokens: int = 2048,
-    advantage: AdvantageKind = "group_mean",
-    discount: float = 1.0,
-    unsubmitted: float = 1.0,
+    rule: ReturnRule | None = None,
     shuffle_seed: Sequence[int] | None = None,
     round_to: int = 1,
     shared_prefix: bool = False,
@@ -89,12 +88,12 @@ def build_batch(
 
     Raises TrajectoryError for a trajectory that was sampled greedily: it has no policy gradient.
     """
-    advantages = compute_advantages(groups, advantage, shuffle_seed, discount, unsubmitted)
+    advantages = compute_advantages(groups, rule, shuffle_seed)
     chosen: list[tuple[Trajectory, float]] = []
     members: list[Member] = []
     for group, values in zip(groups, advantages.values, strict=True):
         pairs = zip(group.trajectories, values, strict=True)
-        training = [(t, value) for t, value in pairs if value is not None and t.num_sampled > 0]
+        training = [(t, value) for t, value in pairs if value is not None]
         for trajectory, _ in training:
             _check_temperature(trajectory)
         prefix = shared_prompt([t for t, _ in training]) if training and shared_prefix else 0
@@ -164,6 +163,8 @@ def _describe(groups: Sequence[Group], advantages: Advantages) -> dict[str, floa
         "reward/mean": float(np.mean(rewards)) if rewards else float("nan"),
         "reward/num_zero_variance_groups": float(advantages.num_zero_variance_groups),
         "reward/num_faulted": float(advantages.num_faulted),
+        "reward/num_overlong": float(advantages.num_overlong),
+        "reward/signal_fraction": advantages.num_with_signal / max(len(groups), 1),
         "rollout/num_trajectories": float(len(trajectories)),
         "rollout/length_mean": float(np.mean([len(t) for t in trajectories] or [0])),
         "rollout/length_max": float(max((len(t) for t in trajectories), default=0)),

@@ -23,6 +23,7 @@ from swe_rl.config import Config
 from swe_rl.errors import StoreError
 from swe_rl.metrics import MetricsWriter
 from swe_rl.model import check_policy_dir
+from swe_rl.returns import ReturnRule
 from swe_rl.store.policies import PolicyManifest, PolicyStore
 from swe_rl.store.rollouts import RolloutStore
 from swe_rl.train.alarm import check_mismatch
@@ -138,9 +139,7 @@ def _batch(groups: list[Group], config: Config, step: int) -> TokenBatch:
     return build_batch(
         groups,
         row_tokens=train.row_tokens,
-        advantage=train.advantage,
-        discount=train.discount,
-        unsubmitted=train.unsubmitted,
+        rule=ReturnRule.of(config),
         shared_prefix=train.shared_prefix,
         shuffle_seed=(config.run.seed, step) if train.shuffle_rewards else None,
     )
