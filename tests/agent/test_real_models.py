@@ -49,7 +49,7 @@ MODELS: Mapping[str, tuple[str, set[str]]] = {
     "GLM-4.7": ("glm-4.7", {"error"}),
     "glm-5.1": ("glm-5.1", {"error"}),
     "glm-5.2": ("glm-5.2", {"error"}),
-    "glm-5.3": ("glm-5.2", {"error"}),
+    "glm-5.3": ("glm-5.2", set()),
     "glm-5": ("glm-4.7", {"error"}),
     "gpt-oss": ("gpt-oss", {"text", "parallel", "error"}),
 }
