@@ -1,8 +1,11 @@
 """What several areas share: a toy tokenizer, and a real sandbox service over a few small tasks."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +45,27 @@ def policy_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.train_from_iterator(_TEXTS, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
     return directory
+
+
+@pytest.fixture(scope="session")
+def torchrun(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """torchrun(number of ranks, source of a program, its arguments): until all have ended, with status 0."""
+    directory = tmp_path_factory.mktemp("programs")
+
+    def run(num_ranks: int, source: str, *arguments: object) -> None:
+        program = directory / f"{len(list(directory.iterdir()))}.py"
+        program.write_text(source)
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+        done = subprocess.run(
+            [sys.executable, *(launcher if num_ranks > 1 else []), str(program), *map(str, arguments)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            capture_output=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()[-3000:]
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)

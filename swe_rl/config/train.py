@@ -32,6 +32,7 @@ class TrainConfig(Section):
     vocab_chunk: int = Field(default=2048, ge=1, description="words of the vocabulary whose logits are held at once")
     num_threads: int = Field(default=1, ge=1)
     num_ranks: int = Field(default=1, ge=1, description="processes of the trainer that `swe-rl run` starts by torchrun")
+    context_ranks: int = Field(default=1, ge=1, description="of them that work on one row together, each on a part")
     dtype: Literal["float64", "float32", "bfloat16"] = Field(
         default="float32", description="compute; masters are float32, or float64 with float64 (an oracle for tests)"
     )

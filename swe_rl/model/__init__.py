@@ -6,10 +6,13 @@ It neither samples (that is `swe_rl.inference`) nor optimises (that is `swe_rl.t
 """
 
 from swe_rl.model.attention import use_packed_attention
+from swe_rl.model.context import ALONE, Context
 from swe_rl.model.logprobs import TokenScores, recompute_activations, token_logprobs, token_scores
 from swe_rl.model.policy_dir import check_policy_dir, load_model, policy_checksum, save_policy, torch_dtype
 
 __all__ = [
+    "ALONE",
+    "Context",
     "TokenScores",
     "check_policy_dir",
     "load_model",

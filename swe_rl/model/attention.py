@@ -1,10 +1,12 @@
 """Causal attention over one flat row of packed documents, each of which sees what `layout` says.
 
+The tokens of the row may lie on several ranks (`context`): keys and values are gathered, queries stay.
+
 It is registered with transformers as an attention implementation, so that a model's own linear layers run once
-over the whole row while attention costs the sum of len^2 and no [N, N] mask exists. Without a layout's families
+over the whole row while attention costs the sum of len^2 and no [N, N] mask exists. Without a view
 (an ordinary forward, `generate`) it is transformers' SDPA attention.
 
-Shapes: N tokens of the row, H query heads, K key-value heads, D head size.
+Shapes: N tokens of the row, n that this rank holds, H query heads, K key-value heads, D head size.
 """
 
 from collections.abc import Sequence
@@ -19,8 +21,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from swe_rl.errors import PolicyError
-from swe_rl.model.layout import Family
 from swe_rl.model.prefix_attention import prefix_attention
+from swe_rl.model.view import Span, View
 
 PACKED_ATTENTION = "packed_documents"
 
@@ -47,37 +49,38 @@ def packed_attention_forward(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    families: Sequence[Family] | None = None,
+    view: View | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query [1, H, N, D], key and value [1, K, N, D] -> [1, N, H, D]; the signature is transformers'."""
-    if families is None:
+    """query [1, H, n, D], key and value [1, K, n, D] of held tokens -> [1, n, H, D]; the signature is transformers'."""
+    if view is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    longest = max(family.prefix + max(family.tails, default=0) for family in families)
-    if sliding_window is not None and sliding_window < longest:
+    if sliding_window is not None and sliding_window < view.longest:
         raise PolicyError(
-            f"attention window of {sliding_window} tokens, a document has {longest}; "
+            f"attention window of {sliding_window} tokens, a document has {view.longest}; "
             "sliding windows are not supported: use a model with full attention or shorter documents"
         )
     groups = query.shape[1] // key.shape[1]
+    key, value = view.context.gather(key, value)
     if groups > 1:  # repeated once for the row: the grouped kernel of the CPU falls back to plain matrices
         key = key.repeat_interleave(groups, dim=1)
         value = value.repeat_interleave(groups, dim=1)
-    lengths = [family.prefix + sum(family.tails) for family in families]
-    rows = zip(*(torch.split(heads, lengths, dim=2) for heads in (query, key, value)), strict=True)
-    outputs = [_attend(family, q, k, v, scaling) for family, (q, k, v) in zip(families, rows, strict=True)]
+    keys, values = view.split(key), view.split(value)
+    queries = torch.split(query, [len(span.own) for span in view.spans], dim=2)
+    outputs = [_attend(view, span, q, keys, values, scaling) for span, q in zip(view.spans, queries, strict=True)]
     return torch.cat([out.transpose(1, 2) for out in outputs], dim=1), None
 
 
-def _attend(family: Family, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    """[1, H, tokens of the family, D]"""
-    if not family.tails:
+def _attend(
+    view: View, span: Span, query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], scale: float | None
+) -> Tensor:
+    """[1, H, tokens of the span, D]"""
+    key, value = view.join(keys, [span.own]), view.join(values, [span.own])
+    if not span.seen:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
-    sizes = [family.prefix, sum(family.tails)]
-    (q_P, q_T), (k_P, k_T), (v_P, v_T) = (torch.split(heads, sizes, dim=2) for heads in (query, key, value))
-    of_prefix = F.scaled_dot_product_attention(q_P, k_P, v_P, is_causal=True, scale=scale)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return torch.cat([of_prefix, prefix_attention(q_T, k_P, v_P, k_T, v_T, family.tails, scale)], dim=2)
+    seen_key, seen_value = view.join(keys, span.seen), view.join(values, span.seen)
+    return prefix_attention(query, seen_key, seen_value, key, value, span.lengths, scale)

@@ -4,7 +4,7 @@
 
 The only place that shifts: the score of token t comes from the hidden state at t - 1 and lands at t.
 
-Shapes: N tokens of the packed row, M positions that are needed, E hidden size.
+Shapes: N tokens of the packed row, n that this rank holds, M positions that it scores, E hidden size.
 """
 
 import contextlib
@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from swe_rl.model.attention import use_packed_attention
+from swe_rl.model.context import ALONE, Context
 from swe_rl.model.layout import Layout, read_layout
 from swe_rl.model.linear import onednn_linears
 from swe_rl.model.scores import ChunkedScores, Tile, score_dtype
+from swe_rl.model.view import view_row
 
 VOCAB_CHUNK = 2048
 
@@ -57,6 +60,7 @@ def token_scores(
     compute_dtype: torch.dtype | None = None,
     vocab_chunk: int = VOCAB_CHUNK,
     is_tail_N: torch.Tensor | None = None,
+    context: Context = ALONE,
 ) -> TokenScores:
     """Scores one flat row of documents; differentiable in the model's weights.
 
@@ -64,6 +68,7 @@ def token_scores(
     (greedy) counts as 1, as the engines report it; needed bool [N]: score these only (None: all); is_tail bool [N]: see
     `layout`. A sequence's first token is NaN. `chunk` positions by `vocab_chunk` words: the logits that exist at once.
     `compute_dtype` (e.g. bfloat16) runs the layers under autocast while weights and the softmax stay as they are.
+    The ranks of `context` call it with the same row and have all scores; each has the gradient of its own tokens' part.
     Raises ValueError for arrays that contradict.
     """
     flags = {"needed": needed_N, "is_tail": is_tail_N}
@@ -72,14 +77,16 @@ def token_scores(
         raise ValueError(f"chunk is {chunk} positions by {vocab_chunk} words, expected at least 1 of each")
     layout = read_layout(document_N, is_tail_N)
     scored_N = layout.has_previous_N if needed_N is None else layout.has_previous_N & needed_N
-    positions_M = scored_N.nonzero().squeeze(1)
-    hidden_NE = _hidden_states(model, token_ids_N, layout, compute_dtype)
+    hidden_nE, place_N = _hidden_states(model, token_ids_N, layout, compute_dtype, context)
+    place_N = place_N[layout.previous_N]  # the rank that has a token's predecessor scores it
+    is_own_N = scored_N & (place_N >= 0)
+    positions_M = is_own_N.nonzero().squeeze(1)
     head: Any = model.lm_head
-    blank_N = torch.full(token_ids_N.shape, float("nan"), dtype=score_dtype(head.weight), device=token_ids_N.device)
+    blank_N = torch.zeros(token_ids_N.shape, dtype=score_dtype(head.weight), device=token_ids_N.device)
     scores: Any = ChunkedScores
     temperature_M = temperature_N[positions_M].to(blank_N.dtype)
-    logprobs_M, entropy_M = scores.apply(
-        hidden_NE[layout.previous_N[positions_M]],
+    scores_2M = scores.apply(
+        hidden_nE[place_N[positions_M]],
         head.weight,
         head.bias,
         token_ids_N[positions_M],
@@ -87,10 +94,8 @@ def token_scores(
         Tile(chunk, vocab_chunk),
         compute_dtype or head.weight.dtype,
     )
-    return TokenScores(
-        blank_N.index_put((positions_M,), logprobs_M),
-        blank_N.index_put((positions_M,), entropy_M),
-    )
+    everyone_N = (context.complete(blank_N.index_put((positions_M,), values_M), is_own_N) for values_M in scores_2M)
+    return TokenScores(*(torch.where(scored_N, values_N, torch.nan) for values_N in everyone_N))
 
 
 def recompute_activations(model: PreTrainedModel) -> None:
@@ -109,20 +114,29 @@ def _hidden_states(
     token_ids_N: torch.Tensor,
     layout: Layout,
     compute_dtype: torch.dtype | None,
-) -> torch.Tensor:
+    context: Context,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """([n, E] of the held tokens, int64 [N]: which of them each of the row is, -1 of one that another rank holds)."""
     use_packed_attention(model)
-    autocast = torch.autocast(token_ids_N.device.type, dtype=compute_dtype, enabled=compute_dtype is not None)
+    device = token_ids_N.device
+    view = view_row(layout.families, context)
+    held_n = torch.cat([torch.arange(part.start, part.stop, device=device) for part in view.held])
+    place_N = torch.full((view.num_tokens,), -1, device=device)
+    place_N[held_n] = torch.arange(len(held_n), device=device)
+    padding = (0, view.num_tokens - len(token_ids_N))
+    ids_n, positions_n = (F.pad(array_N, padding)[held_n] for array_N in (token_ids_N, layout.positions_N))
+    autocast = torch.autocast(device.type, dtype=compute_dtype, enabled=compute_dtype is not None)
     with autocast, onednn_linears():
         output = model.base_model(
-            input_ids=token_ids_N[None],
-            position_ids=layout.positions_N[None],
+            input_ids=ids_n[None],
+            position_ids=positions_n[None],
             # a ready four-dimensional mask keeps transformers from building its own [N, N]; ours is never read
-            attention_mask=torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=token_ids_N.device),
+            attention_mask=torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device),
             use_cache=False,
-            families=layout.families,
+            view=view,
         )
-    hidden_NE: torch.Tensor = output.last_hidden_state[0]
-    return hidden_NE
+    hidden_nE: torch.Tensor = output.last_hidden_state[0]
+    return hidden_nE, place_N
 
 
 def _check_row(

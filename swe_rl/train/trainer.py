@@ -57,7 +57,8 @@ class _Totals:
 class Trainer:
     """One policy's training. `version` is the number of steps behind the weights.
 
-    Under `torchrun` every rank has one and calls the same methods with the same batch; each trains on its share.
+    Under `torchrun` every rank has one and calls the same methods with the same batch; each trains on its share, which
+    the ranks of a context have in common.
     """
 
     def __init__(self, policy_dir: Path, config: Config, state_dir: Path) -> None:
@@ -65,7 +66,7 @@ class Trainer:
         torch.set_num_threads(config.train.num_threads)
         torch.manual_seed(config.run.seed)
         self.version = 0
-        self.ranks = join_ranks()
+        self.ranks = join_ranks(config.train.context_ranks)
         self._config = config
         self._policy_dir, self._state_dir = policy_dir, state_dir
         self._writer = StateWriter(state_dir, config.train.keep_last, config.train.keep_every)

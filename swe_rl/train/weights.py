@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from swe_rl.config import TrainConfig
 from swe_rl.errors import ConfigError
-from swe_rl.model import TokenScores, load_model, recompute_activations, save_policy, token_scores
+from swe_rl.model import Context, TokenScores, load_model, recompute_activations, save_policy, token_scores
 from swe_rl.train.batch import PackedRow
 from swe_rl.train.ranks import Ranks
 
@@ -44,7 +44,7 @@ class Weights:
             recompute_activations(self._model)
         nn.Module.to(self._model, ranks.device)
         _freeze(self._model, config.frozen)
-        self._scorer = _Scorer(self._model, config)
+        self._scorer = _Scorer(self._model, config, ranks.context)
         if ranks.size > 1:
             _shard(self._scorer, self._model, ranks)
         self._optimizer = torch.optim.AdamW(
@@ -103,7 +103,7 @@ class Reference:
         """Raises PolicyError for a directory that can't be loaded."""
         model = load_model(policy_dir, "float64" if config.dtype == "float64" else "float32")
         nn.Module.to(model, ranks.device)
-        self._scorer = _Scorer(model, config)
+        self._scorer = _Scorer(model, config, ranks.context)
         if ranks.size > 1:
             _shard(self._scorer, model, ranks)
 
@@ -117,10 +117,11 @@ class Reference:
 class _Scorer(nn.Module):
     """The whole forward pass as one module, so that FSDP gathers and frees weights around it."""
 
-    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+    def __init__(self, model: nn.Module, config: TrainConfig, context: Context) -> None:
         super().__init__()
         self.model = model
         self._chunk, self._vocab_chunk = config.logprob_chunk, config.vocab_chunk
+        self._context = context
         self._compute_dtype = torch.bfloat16 if config.dtype == "bfloat16" else None
 
     def forward(self, row: PackedRow) -> TokenScores:
@@ -134,6 +135,7 @@ class _Scorer(nn.Module):
             compute_dtype=self._compute_dtype,
             vocab_chunk=self._vocab_chunk,
             is_tail_N=row.is_tail_N,
+            context=self._context,
         )
 
 

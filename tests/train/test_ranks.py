@@ -1,22 +1,21 @@
-"""Two ranks by torchrun against one: equal gradients, weights and columns; a state goes on on another number."""
+"""Ranks by torchrun against one: equal gradients, weights and columns; a state goes on on another number of them."""
 
 import json
 import math
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from swe_rl.errors import ConfigError
+from swe_rl.model import Context
 from swe_rl.train.batch import TokenBatch, build_batch
 from swe_rl.train.ranks import Ranks
 from swe_rl.train.trainer import Trainer
 
 NUM_STEPS = 3
+SEQUENCES = ["loss.aggregation=sequence_mean", "loss.denominator=kept", "train.minibatches=2", "loss.kl_coef=0.1"]
 
 PROGRAM = """
 import json, pickle, sys
@@ -41,24 +40,19 @@ leave_ranks()
 """
 
 
-def run(tmp_path: Path, num_ranks: int, config, batches, *more: str):
-    """[(metrics, columns)] of each step on `num_ranks` processes; weights are left in the run's state."""
-    config.run.dir.mkdir(parents=True, exist_ok=True)
-    names = {name: config.run.dir / name for name in ("program.py", "config.json", "batches", "results")}
-    names["program.py"].write_text(PROGRAM)
-    names["config.json"].write_text(config.model_dump_json())
-    names["batches"].write_bytes(pickle.dumps(batches))
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
-    arguments = [*map(str, names.values()), *more]
-    done = subprocess.run(
-        [sys.executable, *(start if num_ranks > 1 else []), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    return torch.load(names["results"], weights_only=False)
+@pytest.fixture
+def run(torchrun):
+    """run(num_ranks, config, batches): [(metrics, columns)] of each step; weights are left in the run's state."""
+
+    def start(num_ranks: int, config, batches, *more: str):
+        config.run.dir.mkdir(parents=True, exist_ok=True)
+        names = {name: config.run.dir / name for name in ("config.json", "batches", "results")}
+        names["config.json"].write_text(config.model_dump_json())
+        names["batches"].write_bytes(pickle.dumps(batches))
+        torchrun(num_ranks, PROGRAM, *names.values(), *more)
+        return torch.load(names["results"], weights_only=False)
+
+    return start
 
 
 def state(config, version):
@@ -79,21 +73,8 @@ def batches(make_groups):
     return [build_batch(step, row_tokens=64, shared_prefix=True) for step in groups]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["mask.rule=kpop"],
-        ["loss.aggregation=sequence_mean", "loss.denominator=kept", "train.minibatches=2"],
-        ["train.frozen=['model.embed_tokens']", "train.recompute=true"],
-    ],
-    ids=" ".join,
-)
-def test_two_ranks_train_as_one(tmp_path, make_config, batches, options):
-    base = ["train.dtype=float64", "mask.phi=0.002", "rollout.max_staleness=99", "train.lr=1e-3", *options]
-    configs = [make_config(*base, f"run.dir={tmp_path}/ranks{n}") for n in (1, 2)]
-    alone, together = (run(tmp_path, n, config, batches) for n, config in zip((1, 2), configs, strict=True))
+def assert_equal_results(alone, together):
     for (metrics, columns), (others, other_columns) in zip(alone, together, strict=True):
-        assert 0.1 < metrics["mask/kept_fraction"] < 0.95
         for name, value in metrics.items():
             if not name.startswith("time/"):
                 assert others[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
@@ -102,21 +83,42 @@ def test_two_ranks_train_as_one(tmp_path, make_config, batches, options):
                 np.testing.assert_allclose(other_columns[name], values, rtol=1e-6, atol=1e-7)
             else:
                 np.testing.assert_array_equal(other_columns[name], values)
-    assert_equal_states(state(configs[0], NUM_STEPS), state(configs[1], NUM_STEPS), 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_ranks"),
+    [
+        (["mask.rule=kpop"], ["2", "2 of one context", "4 of two contexts"]),
+        (["mask.rule=geometric", "mask.low=0.9", "mask.high=1.2", *SEQUENCES], ["2", "2 of one context"]),
+        (["train.frozen=['model.embed_tokens']", "train.recompute=true"], ["2", "2 of one context"]),
+    ],
+    ids=["tokens", "sequences and a reference", "frozen and recomputed"],
+)
+def test_ranks_train_as_one(run, tmp_path, make_config, batches, options, num_ranks):
+    base = ["train.dtype=float64", "mask.phi=0.002", "rollout.max_staleness=99", "train.lr=1e-3", *options]
+    config = make_config(*base, f"run.dir={tmp_path}/alone")
+    alone = run(1, config, batches)
+    assert all(0.1 < metrics["mask/kept_fraction"] < 0.95 for metrics, _ in alone)
+    for index, kind in enumerate(num_ranks):
+        size = int(kind[0])
+        of_context = ["train.context_ranks=2"] if "context" in kind else []
+        other = make_config(*base, *of_context, f"run.dir={tmp_path}/{index}")
+        assert_equal_results(alone, run(size, other, batches))
+        assert_equal_states(state(config, NUM_STEPS), state(other, NUM_STEPS), 1e-10)
 
 
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
-def test_a_state_goes_on_on_another_number_of_ranks(tmp_path, make_config, batches, first, then):
+def test_a_state_goes_on_on_another_number_of_ranks(run, tmp_path, make_config, batches, first, then):
     base = ["train.dtype=float64", "rollout.max_staleness=99", "train.lr=1e-3"]
     config, straight = make_config(*base, f"run.dir={tmp_path}/a"), make_config(*base, f"run.dir={tmp_path}/b")
-    run(tmp_path, first, config, batches[:2])
-    run(tmp_path, then, config, batches, "2")
-    run(tmp_path, 1, straight, batches)
+    run(first, config, batches[:2])
+    run(then, config, batches, "2")
+    run(1, straight, batches)
     assert_equal_states(state(straight, NUM_STEPS), state(config, NUM_STEPS), 1e-10)
 
 
 def test_a_rank_whose_microbatches_are_all_masked_neither_hangs_nor_changes_the_others(
-    tmp_path, make_config, make_groups
+    run, tmp_path, make_config, make_groups
 ):
     """Two microbatches, one a rank; on the second rank the engine's log-probabilities are no numbers."""
     batch = build_batch(make_groups(1, noise=0.6), row_tokens=70, shared_prefix=True)
@@ -126,17 +128,32 @@ def test_a_rank_whose_microbatches_are_all_masked_neither_hangs_nor_changes_the_
     masked = TokenBatch(rows, batch.trajectories, batch.metrics)
     nothing = TokenBatch(rows[1:], batch.trajectories, batch.metrics)
     base = ["train.dtype=float64", "mask.phi=0.002", "rollout.max_staleness=99", "train.lr=1e-3"]
-    configs = [make_config(*base, f"run.dir={tmp_path}/ranks{n}") for n in (1, 2)]
-    alone, together = (run(tmp_path, n, c, [masked, nothing]) for n, c in zip((1, 2), configs, strict=True))
-    for results in (alone, together):
+    kinds = [(1, 1), (2, 1), (2, 2)]
+    configs = [make_config(*base, f"train.context_ranks={c}", f"run.dir={tmp_path}/{n}-{c}") for n, c in kinds]
+    for config, (num_ranks, _) in zip(configs, kinds, strict=True):
+        results = run(num_ranks, config, [masked, nothing])
         assert results[0][0]["mask/nonfinite"] > 0.1 and results[0][0]["mask/kept_fraction"] > 0
         assert results[1][0]["train/loss"] == 0.0 and results[1][0]["train/num_skipped_updates"] == 1
-    assert_equal_states(state(configs[0], 2), state(configs[1], 2), 1e-10)
+        assert_equal_states(state(configs[0], 2), state(config, 2), 1e-10)
 
 
 def test_a_rank_with_fewer_microbatches_gets_silent_ones():
     parts = [Ranks(rank, 3, torch.device("cpu")).part([1, 2, 3, 4], lambda item: -item) for rank in range(3)]
     assert parts == [[1, 4], [2, -1], [3, -1]]
+
+
+def test_the_ranks_of_a_context_have_the_same_microbatches():
+    parts = [
+        Ranks(rank, 4, torch.device("cpu"), Context(rank % 2, 2)).part([1, 2, 3], lambda item: -item)
+        for rank in range(4)
+    ]
+    assert parts == [[1, 3], [1, 3], [2, -1], [2, -1]]
+
+
+def test_ranks_that_no_context_gets_are_refused(make_config):
+    config = make_config("train.context_ranks=2")
+    with pytest.raises(ConfigError, match=r"train\.context_ranks is 2, expected a divisor of .* which is 1"):
+        Trainer(config.policy.path, config, config.run.dir / "state")
 
 
 def test_a_rank_alone_needs_no_process_group(make_config, make_groups):
