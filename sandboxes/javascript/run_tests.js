@@ -15,6 +15,7 @@
 
 const fs = require('fs');
 const path = require('path');
+const Module = require('module');
 
 const MESSAGE_LIMIT = 600;
 const TEST_FILE = /\.test\.(js|cjs|mjs|ts)$/;
@@ -27,6 +28,8 @@ const closeDigest = digest.digest.bind(digest);
 const print = process.stdout.write.bind(process.stdout);
 const leave = process.reallyExit.bind(process);
 const { stringify } = JSON;
+const { apply } = Reflect;
+const compile = Module.prototype._compile;
 const NativePromise = Promise;
 const assert = require('assert');
 Object.freeze(assert);
@@ -82,6 +85,8 @@ function show(value) {
   return require('util').inspect(value, { depth: 4, breakLength: Infinity, maxArrayLength: 20, maxStringLength: 200 });
 }
 
+let transpile = null; // (source, file name) -> JavaScript
+
 // Lets require() load .ts files; raises if there is no tsc, rather than run nothing.
 function loadTypeScript() {
   const folders = (process.env.PATH || '').split(path.delimiter);
@@ -96,7 +101,9 @@ function loadTypeScript() {
   };
   process.setSourceMapsEnabled(true);
   require.extensions['.ts'] = (module, fileName) => {
-    const source = fs.readFileSync(fileName, 'utf8');
+    module._compile(transpile(fs.readFileSync(fileName, 'utf8'), fileName), fileName);
+  };
+  transpile = (source, fileName) => {
     const output = ts.transpileModule(source, { compilerOptions, fileName, reportDiagnostics: true });
     const problem = output.diagnostics[0];
     if (problem) {
@@ -104,8 +111,61 @@ function loadTypeScript() {
       const text = ts.flattenDiagnosticMessageText(problem.messageText, ' ');
       throw new SyntaxError(`${text} (${path.relative(root, fileName)}:${line})`);
     }
-    module._compile(output.outputText, fileName);
+    return output.outputText;
   };
+}
+
+// All test files, read before any code of the repository runs: a chain of {file, full, text, code, problem, next}.
+let testFiles = null;
+
+function readTestFile(file, next) {
+  const one = { file, full: path.resolve(root, file), text: textOf(file), code: '', problem: null, next };
+  try {
+    if (one.text === null) throw new Error("can't be read");
+    if (file.endsWith('.ts')) one.code = transpile(one.text, one.full);
+    // A strict function's caller is nobody's to see.
+    else one.code = `'use strict';${one.text.replace(/^#!.*/, '')}`;
+  } catch (error) {
+    one.problem = error;
+  }
+  return one;
+}
+
+// With a report they are away while code runs that could read them.
+function hide() {
+  for (let one = testFiles; one !== null; one = one.next) if (one.text !== null) unlinkSync(one.full);
+  process.on('exit', putBack);
+}
+
+// What somebody else put there stays, to be found.
+const putBackOne = ({ full, text }) => writeReport(full, text, 'wx');
+
+function putBack() {
+  for (let one = testFiles; one !== null; one = one.next) {
+    try {
+      if (one.text !== null) putBackOne(one);
+    } catch (error) {
+      process.stderr.write(`run_tests: ${error.message}\n`);
+    }
+  }
+}
+
+// As require() would, if the file were there.
+function load({ full, code }) {
+  const module = new Module(full, null);
+  module.filename = full;
+  module.paths = Module._nodeModulePaths(path.dirname(full));
+  Module._cache[full] = module;
+  apply(compile, module, [code, full]);
+}
+
+async function loadModule(one, isAway) {
+  if (isAway) putBackOne(one);
+  try {
+    return await import(require('url').pathToFileURL(one.full).href);
+  } finally {
+    if (isAway) unlinkSync(one.full);
+  }
 }
 
 let register = null; // of the file that is being run
@@ -148,8 +208,8 @@ function seal(nonce, text) {
 }
 
 // writeFileSync would call what `fs` holds by now.
-function writeReport(file, text) {
-  const descriptor = openSync(file, 'w');
+function writeReport(file, text, flags = 'w') {
+  const descriptor = openSync(file, flags);
   writeSync(descriptor, text);
   closeSync(descriptor);
 }
@@ -177,7 +237,8 @@ function textOf(file) {
   }
 }
 
-async function runFile(file, text) {
+async function runFile(one, isAway) {
+  const { file } = one;
   const first = { next: null }; // a chain, since an array's places can be given setters
   let last = first;
   const names = new Set();
@@ -188,17 +249,16 @@ async function runFile(file, text) {
     last = last.next = { name, fn, isSkipped, next: null };
   };
   try {
-    const full = path.resolve(root, file);
-    if (textOf(full) !== text) throw new Error('was changed while the tests ran');
-    if (file.endsWith('.mjs')) await import(require('url').pathToFileURL(full).href);
-    else require(full);
+    if (one.problem !== null) throw one.problem;
+    if (file.endsWith('.mjs')) await loadModule(one, isAway);
+    else load(one);
   } catch (error) {
     add(file, 'error', describe(error));
     return;
   }
-  for (let one = first.next; one !== null; one = one.next) {
-    const { status, message } = one.isSkipped ? { status: 'skipped', message: '' } : await outcomeOf(one.fn);
-    add(`${file}::${one.name}`, status, message);
+  for (let at = first.next; at !== null; at = at.next) {
+    const { status, message } = at.isSkipped ? { status: 'skipped', message: '' } : await outcomeOf(at.fn);
+    add(`${file}::${at.name}`, status, message);
   }
 }
 
@@ -222,12 +282,14 @@ async function main(args) {
   const files = args.length ? args.map((file) => path.relative(root, path.resolve(root, file))) : findTestFiles('tests');
   if (!files.length) return usage('no tests/**/*.test.{js,cjs,mjs,ts} below the current directory');
   if (files.some((file) => file.endsWith('.ts'))) loadTypeScript();
-  const texts = files.map(textOf);
+  for (const file of files.reverse()) testFiles = readTestFile(file, testFiles);
+  if (report !== null) hide();
   let isGenuine = true;
-  for (let i = 0; i < files.length; i += 1) {
-    await runFile(files[i], texts[i]);
+  for (let one = testFiles; one !== null; one = one.next) {
+    await runFile(one, report !== null);
     isGenuine = (await outcomeOf(mustFail)).status === 'failed' && isGenuine;
   }
+  if (report !== null) putBack();
   isComplete = true;
   if (!isGenuine) print('ERROR a test that must fail did not: the code changes how tests are judged\n');
   else if (report === null) print(summary());

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run the tests of a repository by a recipe whose framework writes JUnit XML, and gather its files in one report.
 #     run_tests.sh RECIPE [REPORT NONCE_FILE]
-# RECIPE is run by sh in the repository and puts its *.xml into $XML_DIR; $BUILD is a directory for what it builds, $RUNNER
+# RECIPE is run by sh in the repository and puts its *.xml into $SWE_RL_XML; $SWE_RL_BUILD is a directory for what it builds, $SWE_RL_RUNNER
 # this folder. A run passes if the recipe ends with 0 and reports a test. There is no report if the files hold other failures
 # than the framework counts in its last words: something that a test left running rewrote them. With a report: all files within one element,
 # closed by a comment with the seal, made of the nonce, whose file is removed before anything of the repository runs, and of
@@ -9,20 +9,20 @@
 recipe=$1 report=${2:-}
 nonce=
 if [ -n "$report" ]; then IFS= read -r nonce < "$3" && rm -f "$3" || exit 1; fi
-RUNNER=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+SWE_RL_RUNNER=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 unset BASH_ENV ENV CDPATH
-BUILD=$scratch/build XML_DIR=$scratch/xml
-mkdir "$BUILD" "$XML_DIR"
-export BUILD RUNNER XML_DIR
+SWE_RL_BUILD=$scratch/build SWE_RL_XML=$scratch/xml
+mkdir "$SWE_RL_BUILD" "$SWE_RL_XML"
+export SWE_RL_BUILD SWE_RL_RUNNER SWE_RL_XML
 # By a pipe into a variable, which nothing that a test left running can write to; so are the files.
 said=$(sh -c "$recipe" 2>&1 < /dev/null)
 code=$?
 {
   echo '<testsuites>'
   # Each file's own declaration can't stand within the document.
-  find "$XML_DIR" -name '*.xml' -type f | LC_ALL=C sort | while IFS= read -r file; do sed 's/<?xml[^>]*?>//' "$file" && echo; done
+  find "$SWE_RL_XML" -name '*.xml' -type f | LC_ALL=C sort | while IFS= read -r file; do sed 's/<?xml[^>]*?>//' "$file" && echo; done
   echo '</testsuites>'
 } > "$scratch/all.xml"
 all=$(cat "$scratch/all.xml")

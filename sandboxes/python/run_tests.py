@@ -5,7 +5,8 @@
 The tests run in a forked child, so that code which leaves the process early can't look like success: the parent alone
 writes the report. Behind each file's tests the child runs one that must fail, and reports it with a word of that file
 and the number of tests so far; the run is complete only if all these came as they should, so results that the child's
-other code wrote into the pipe, or turned to passes, spoil the report. With --report: JSON lines
+other code wrote into the pipe, or turned to passes, spoil the report. With a report the test files are away while tests
+run; guard.py keeps their frames, and tells what equals everything. With --report: JSON lines
 {"id", "status", "message"} closed by {"end": n, "seal": …}; NONCE_FILE is read and removed before any test. Without:
 one line for each failure and a summary. Exit code: 0 all passed, 1 something failed or broke, 2 nothing to run or bad
 usage. No module that is written in Python is imported: a start costs about as much as the bare interpreter. It isn't a sandbox: code
@@ -79,21 +80,35 @@ def attempt(function, *arguments):
     return None
 
 
-def load(path):
-    """(source, code, error)"""
-    source = b""
+def read_guard():
+    folder = __file__.rpartition("/")[0]
+    guard = type(sys)("guard")
+    with open(f"{folder}/guard.py", encoding="utf-8") as file:
+        exec(compile(file.read(), file.name, "exec", dont_inherit=True), guard.__dict__)
+    return guard
+
+
+def load(path, guarded):
+    """(source, code, what its module holds besides, error)"""
+    source, word = b"", f"same {posix.urandom(KEY_BYTES).hex()}"
     try:
         with open(path, "rb") as file:
             source = file.read()
-        return source, compile(source, path, "exec", dont_inherit=True), None
+        code, same = guarded(source, path, word)
+        return source, code, {word: same}, None
     except Exception as error:
-        return source, None, error
+        return source, None, {}, error
 
 
-def run_file(path, source, code, error, emit):
-    module = type(sys)(path[:-3].replace("/", "."))
+def module_name(path):
+    return path[:-3].replace("/", ".")
+
+
+def run_file(path, source, code, held, error, emit):
+    module = type(sys)(module_name(path))
     module.__file__ = path
     module.__builtins__ = builtins
+    module.__dict__.update(held)
     sys.modules[module.__name__] = module
     if error is None:
         error = attempt(exec, code, module.__dict__)
@@ -105,7 +120,7 @@ def run_file(path, source, code, error, emit):
             emit(f"{path}::{name}", *outcome(attempt(function), path, source))
 
 
-def run_child(files, keys, pipe, write=posix.write, leave=posix._exit, flush=(sys.stdout.flush, sys.stderr.flush)):
+def run_child(loaded, keys, pipe, watch, write=posix.write, leave=posix._exit, flush=(sys.stdout.flush, sys.stderr.flush)):
     """Never returns. Records go through the pipe at once, so that the parent knows what ran before a crash."""
     count = 0
 
@@ -120,10 +135,11 @@ def run_child(files, keys, pipe, write=posix.write, leave=posix._exit, flush=(sy
     def must_fail(key):
         raise AssertionError(f"{key} {count}")
 
-    loaded = [(path, *load(path)) for path in files]  # all of them before any code runs that could rewrite one
+    RepositoryFinder.hidden = {module_name(path): (path, code, held) for path, _, code, held, error in loaded if not error}
+    watch([__file__, *(path for path, *_ in loaded)])
     sys.modules["__main__"] = type(sys)("__main__")
-    for (path, source, code, error), key in zip(loaded, keys, strict=True):
-        run_file(path, source, code, error, emit)
+    for (path, source, code, held, error), key in zip(loaded, keys, strict=True):
+        run_file(path, source, code, held, error, emit)
         emit("", *outcome(attempt(must_fail, key), path, source))
         count -= 1
     for call in flush:
@@ -156,12 +172,26 @@ class RepositoryFinder:
     """Finds the repository's modules before the standard library is searched, and never under one of its names."""
 
     search = sys.meta_path[-1].find_spec
+    spec = type(sys.__spec__)
+    hidden = {}  # test files, which import each other
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
+        if name in cls.hidden:
+            return cls.spec(name, cls, origin=cls.hidden[name][0])
         if path is None and name not in sys.stdlib_module_names:
             return cls.search(name, ["", "src"])
         return None
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @classmethod
+    def exec_module(cls, module):
+        module.__file__, code, held = cls.hidden[module.__name__]
+        module.__dict__.update(held)
+        exec(code, module.__dict__)
 
 
 def relative(path):
@@ -175,6 +205,24 @@ def take_nonce(path):
         nonce = file.read().strip()
     posix.unlink(path)
     return nonce
+
+
+def hide(loaded):
+    """Takes the test files away as long as code runs that could read them."""
+    for path, source, *_ in loaded:
+        if source:
+            posix.unlink(path)
+
+
+def put_back(loaded):
+    for path, source, *_ in loaded:
+        if source:
+            attempt(write_new, path, source)  # what somebody else put there stays, to be found
+
+
+def write_new(path, data):
+    with open(path, "xb") as file:
+        file.write(data)
 
 
 def write_report(path, nonce, records, complete):
@@ -214,20 +262,26 @@ def main(arguments):
     if not files:
         sys.stderr.write("run_tests: no tests/**/test_*.py below the current directory\n")
         return 2
+    guard = read_guard()
+    loaded = [(path, *load(path, guard.guarded)) for path in files]
     sys.meta_path.insert(0, RepositoryFinder)
     keys = [posix.urandom(KEY_BYTES).hex() for _ in files]
     reading, writing = posix.pipe()
     sys.stdout.flush()
+    if report is not None:
+        hide(loaded)
     child = posix.fork()
     if child == 0:
         posix.close(reading)
         del sys.argv[1:]
-        run_child(files, keys, writing)
+        run_child(loaded, keys, writing, guard.watch)
     posix.close(writing)
     records, complete = read_records(reading, keys)
     posix.close(reading)
     _, wait_status = posix.waitpid(child, 0)
     complete = complete and wait_status == 0
+    if report is not None:
+        put_back(loaded)
     if report is not None:
         write_report(report, nonce, records, complete)
     else:

@@ -66,6 +66,48 @@ class Recorder < Minitest::AbstractReporter
   end
 end
 
+# An object that equals everything hasn't shown that it is what a test expects.
+module Discernment
+  NUM_PROBES = 12
+  PLAIN = [Integer, Float, String, Symbol, NilClass, TrueClass, FalseClass].freeze
+  CLASS_OF = Kernel.instance_method(:class)
+
+  def assert_equal(expected, actual, message = nil)
+    super
+    return true if plain?(actual)
+
+    groups = [[Object.new], probes(expected)].reject(&:empty?)
+    flunk("compares equal to everything") if groups.any? { |group| group.all? { |probe| equal_to?(probe, actual) } }
+    true
+  end
+
+  private
+
+  def equal_to?(probe, actual)
+    probe == actual || actual == probe
+  rescue StandardError # it refuses to be compared with such a thing
+    false
+  end
+
+  def plain?(value)
+    kind = CLASS_OF.bind_call(value)
+    return value.all? { |one| plain?(one) } if kind == Array
+    return value.all? { |key, one| plain?(key) && plain?(one) } if kind == Hash
+
+    PLAIN.include?(kind)
+  end
+
+  def probes(value)
+    case value
+    when Integer, Float then Array.new(NUM_PROBES) { |i| value + rand(1..[20, value.abs].max) * (i.odd? ? 1 : -1) }
+    when String then Array.new(NUM_PROBES) { "#{rand}#{value}" }
+    else []
+    end
+  end
+end
+
+Minitest::Test.prepend(Discernment)
+
 # Its method isn't named test_: minitest never runs it on its own.
 class MustFail < Minitest::Test
   def must_fail
@@ -73,10 +115,12 @@ class MustFail < Minitest::Test
   end
 end
 
-def run_child(files, key, pipe)
+def run_child(texts, key, pipe)
   recorder = Recorder.new(pipe)
-  files.each do |file|
-    require File.expand_path(file)
+  texts.each do |file, text|
+    path = File.expand_path(file)
+    $LOADED_FEATURES.push(path) # for the files that require each other
+    RubyVM::InstructionSequence.compile(text, path, path).eval
   rescue Exception => error # a file that exits or can't be loaded is a failure of that file
     message = "#{error.class}: #{error.message}".scrub("?")[0, MESSAGE_LIMIT]
     recorder.send_record("id" => file, "status" => "error", "message" => message)
@@ -98,6 +142,14 @@ def read_records(pipe, key)
     records << record
   end
   [records, false]
+end
+
+def put_back(texts)
+  texts.each do |file, text|
+    File.open(file, File::WRONLY | File::CREAT | File::EXCL | File::BINARY) { |out| out.write(text) }
+  rescue SystemCallError => error
+    warn "run_tests: #{error.message}"
+  end
 end
 
 def write_report(path, nonce, records, complete)
@@ -134,14 +186,17 @@ def main(arguments)
   key = Random.urandom(16).unpack1("H*")
   $LOAD_PATH.push(File.expand_path("lib"), File.expand_path("tests"))
   reading, writing = IO.pipe
+  texts = files.to_h { |file| [file, File.read(file, encoding: "UTF-8")] }
+  File.delete(*files) if report # as long as code runs that could read them
   child = fork do
     reading.close
     ARGV.clear
-    run_child(files, key, writing)
+    run_child(texts, key, writing)
   end
   writing.close
   records, complete = read_records(reading, key)
   _, status = Process.wait2(child)
+  put_back(texts) if report
   complete &&= status.success?
   report ? write_report(report, nonce, records, complete) : print_summary(records, complete)
   is_good = complete && records.any? && records.all? { |record| %w[passed skipped].include?(record["status"]) }

@@ -31,7 +31,7 @@
              (for [space (remove before (all-ns)), variable (vals (ns-interns space)) :when (:test (meta variable))]
                variable))))
 
-(let [file (System/getenv "TEST")
+(let [file (System/getenv "SWE_RL_TEST")
       lines (doall
              (for [[index variable] (map-indexed vector (tests-of file))
                    :let [name (:name (meta variable)), problem (outcome variable)]]

@@ -1,10 +1,10 @@
-# Recipe of Nim: build a program that runs the tests of $TEST and then writes the TAP, and run it.
-name=$(basename "$TEST" .nim)
-printf 'import tap\nimport %s\nfinish()\n' "$name" > "$BUILD/main.nim"
-if ! nim compile --hints:off --warnings:off --skipParentCfg --nimcache:"$BUILD/cache" --path:"$RUNNER" --path:src \
-    --path:"$(dirname "$TEST")" --out:"$BUILD/program" "$BUILD/main.nim" > "$BUILD/log" 2>&1; then
-  echo "ERROR $TEST doesn't compile:"
-  head -n 30 "$BUILD/log"
+# Recipe of Nim: build a program that runs the tests of $SWE_RL_TEST and then writes the TAP, and run it.
+name=$(basename "$SWE_RL_TEST" .nim)
+printf 'import tap\nimport %s\nfinish()\n' "$name" > "$SWE_RL_BUILD/main.nim"
+if ! nim compile --hints:off --warnings:off --skipParentCfg --nimcache:"$SWE_RL_BUILD/cache" --path:"$SWE_RL_RUNNER" --path:src \
+    --path:"$(dirname "$SWE_RL_TEST")" --out:"$SWE_RL_BUILD/program" "$SWE_RL_BUILD/main.nim" > "$SWE_RL_BUILD/log" 2>&1; then
+  echo "ERROR $SWE_RL_TEST doesn't compile:"
+  head -n 30 "$SWE_RL_BUILD/log"
   exit 1
 fi
-"$BUILD/program"
+sh "$SWE_RL_RUNNER/without_tests.sh" "$SWE_RL_BUILD/program"

@@ -1,6 +1,6 @@
 ;;;; Recipe of Common Lisp: run one file of FiveAM tests, write each test's outcome as TAP to $TAP_FILE, failures to stdout.
 ;;;;     sbcl --noinform --no-sysinit --no-userinit --disable-debugger --load fiveam.lisp
-;;;; $TEST is the file. A process that ends early leaves no TAP.
+;;;; $SWE_RL_TEST is the file. A process that ends early leaves no TAP.
 (require :asdf)
 (require :sb-posix)
 (let ((*standard-output* (make-broadcast-stream)) (*error-output* (make-broadcast-stream)))
@@ -32,7 +32,7 @@
 (let ((tap-file (uiop:getenv "TAP_FILE")) (lines '()) (count 0) (failed 0))
   (sb-posix:unsetenv "TAP_FILE")
   (let ((*package* (find-package :cl-user)))
-    (load (uiop:getenv "TEST")))
+    (load (uiop:getenv "SWE_RL_TEST")))
   (dolist (name (cases))
     (multiple-value-bind (status reason) (outcome name)
       (push (format nil "~:[ok~;not ok~] ~d - ~a~:[~; # SKIP~]"

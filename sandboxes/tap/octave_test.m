@@ -35,7 +35,7 @@ lent = ["" blocks{is_lent}];
 lines = {};
 failed = 0;
 for block = blocks(! is_lent)
-  path = [tempname(getenv ("BUILD")) ".tst"];
+  path = [tempname(getenv ("SWE_RL_BUILD")) ".tst"];
   fid = fopen (path, "w");
   fputs (fid, [lent block{1}]);
   fclose (fid);

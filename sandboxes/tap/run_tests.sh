@@ -2,8 +2,8 @@
 # Run each test file of a repository by a recipe and gather what they say in the Test Anything Protocol.
 #     run_tests.sh DIRECTORY NAME RECIPE [REPORT NONCE_FILE [TEST_FILE ...]]
 # NAME is a pattern for find, which isn't asked where files are given. RECIPE is run by sh once a file, in the repository:
-# $TEST is the file, $BUILD a directory that stays from file to file, $RUNNER this folder. Its TAP goes to descriptor 3; a
-# program that can't write there writes it to $TAP_FILE, at its end, and leaves with 100 plus the number of failed tests (99 at most),
+# $SWE_RL_TEST is the file, $SWE_RL_BUILD a directory that stays from file to file, $SWE_RL_RUNNER this folder, $SWE_RL_HIDDEN a
+# list of all test files where they are to be away while they run. Its TAP goes to descriptor 3; a program that can't write there writes it to $TAP_FILE, at its end, and leaves with 100 plus the number of failed tests (99 at most),
 # so that no process which outlives a test can change what the file says of it. A file passes if its recipe ends with 0 and
 # its plan counts its tests, none of them "not ok". With a report: one subtest a file, closed by a plan and a comment with
 # the seal, made of the nonce, whose file is removed before anything of the repository runs, and of all lines before it.
@@ -11,14 +11,14 @@
 directory=$1 name=$2 recipe=$3 report=${4:-}
 nonce=
 if [ -n "$report" ]; then IFS= read -r nonce < "$5" && rm -f "$5" || exit 1; fi
-RUNNER=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+SWE_RL_RUNNER=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 # What an agent or a tool left in these has no say in how a recipe finds its tools or its modules.
 unset BASH_ENV ENV CDPATH
-BUILD=$scratch/build
-mkdir "$BUILD"
-export BUILD RUNNER
+SWE_RL_BUILD=$scratch/build
+mkdir "$SWE_RL_BUILD"
+export SWE_RL_BUILD SWE_RL_RUNNER
 said=$scratch/said
 # In variables, which nothing that a test left running can write to.
 all="TAP version 14
@@ -53,8 +53,9 @@ if [ $# -gt 5 ]; then
 else
   find "$directory" -name "$name" -type f 2> "$scratch/missing" | LC_ALL=C sort > "$scratch/files"
 fi
-while IFS= read -r TEST; do
-  export TEST
+if [ -n "$report" ]; then export SWE_RL_HIDDEN="$scratch/files"; fi
+while IFS= read -r SWE_RL_TEST; do
+  export SWE_RL_TEST
   num_files=$((num_files + 1))
   TAP_FILE=$scratch/$num_files.tap
   export TAP_FILE
@@ -67,7 +68,7 @@ while IFS= read -r TEST; do
   case "$code $judged" in
     "0 whole clean "*) verdict=ok ;;
     *" failed "*) ;;
-    *) echo "ERROR $TEST ended early" >> "$said" ;;
+    *) echo "ERROR $SWE_RL_TEST ended early" >> "$said" ;;
   esac
   if [ "$verdict" != ok ]; then
     num_broken=$((num_broken + 1))
@@ -75,9 +76,9 @@ while IFS= read -r TEST; do
     grep -q '^FAIL ' "$scratch/log" || printf '%s\n' "$tap" | sed -n '/^not ok/,/^ok/{/^ok/d;/^1\.\./d;s/^not ok [0-9]* *-* */FAIL /;p;}' >> "$said"
     cat "$scratch/log" >> "$said"
   fi
-  all="$all# Subtest: $TEST
+  all="$all# Subtest: $SWE_RL_TEST
 $(printf '%s\n' "$tap" | sed 's/^/    /')
-$verdict $num_files - $TEST
+$verdict $num_files - $SWE_RL_TEST
 "
 done < "$scratch/files"
 all="${all}1..$num_files

@@ -1,9 +1,9 @@
-# Recipe of SQL: a database in memory is made by src/**/*.sql, then $TEST fills the table tests, whose rows are the results.
+# Recipe of SQL: a database in memory is made by src/**/*.sql, then $SWE_RL_TEST fills the table tests, whose rows are the results.
 # An error of SQL ends the run before the plan is written. No file of settings is read.
 {
   find src -name '*.sql' | LC_ALL=C sort | while IFS= read -r source; do cat "$source" && echo; done
   echo 'CREATE TEMP TABLE tests (name TEXT UNIQUE NOT NULL, got, expected);'
-  cat "$TEST"
+  cat "$SWE_RL_TEST"
   cat << 'REPORT'
 
 .mode list

@@ -5,12 +5,12 @@ package require tcltest
 
 namespace eval runner {
     variable file [lindex $::argv 0]
-    variable log [file join $::env(BUILD) tcltest.log]
+    variable log [file join $::env(SWE_RL_BUILD) tcltest.log]
     variable tap $::env(TAP_FILE)
     set ::argv {}
     set ::argc 0
     set ::argv0 $file
-    tcltest::configure -verbose {body pass skip error} -outfile $log -tmpdir $::env(BUILD)
+    tcltest::configure -verbose {body pass skip error} -outfile $log -tmpdir $::env(SWE_RL_BUILD)
 }
 
 # A failure is closed by a line with the test's name alone; the line that opens it has the description, too.

@@ -144,11 +144,14 @@ class TestRun:
         sandbox = await self._backend.create(spec)
         try:
             result = await sandbox.run(command)
-            changed = await _find_change(sandbox, built.written)
+            num_changed, num_missing = await _count_changes(sandbox, built.written)
         finally:
             await sandbox.close()
         awaited = nonce if any("{nonce}" in part for part in template) else None
-        return result, await self._parse(directory / report_name, awaited, result), changed
+        report = await self._parse(directory / report_name, awaited, result)
+        if report.is_parsed:  # a runner that was killed couldn't put them back
+            num_changed += num_missing
+        return result, report, _change(num_changed, len(built.written))
 
     async def _parse(self, path: Path, nonce: str | None, result: CommandResult) -> ParsedReport:
         report_format = self._language.report_format
@@ -183,15 +186,19 @@ def _report_directory(scratch: Path) -> Path:
     return directory
 
 
-async def _find_change(sandbox: Sandbox, written: dict[str, bytes]) -> Violation | None:
-    """Test files that the run changed, removed, or put something else in the place of."""
-    num_changed = 0
+async def _count_changes(sandbox: Sandbox, written: dict[str, bytes]) -> tuple[int, int]:
+    """Test files that say something else after the run; those that are gone, or have something else in their place."""
+    num_changed = num_missing = 0
     for path, data in written.items():
         try:
             num_changed += await sandbox.read_file(path) != data
         except PathError:
-            num_changed += 1
-    evidence = f"{num_changed} of {len(written)} test files aren't what they were before the run"
+            num_missing += 1
+    return num_changed, num_missing
+
+
+def _change(num_changed: int, num_written: int) -> Violation | None:
+    evidence = f"{num_changed} of {num_written} test files aren't what they were before the run"
     return Violation("tests_changed", "", evidence) if num_changed else None
 
 

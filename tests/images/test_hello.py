@@ -60,8 +60,8 @@ runner_folder = "../tap"
 runner = ["run_tests.sh"]
 protected_globs = ["tests/**"]
 [test]
-command = ["sh", "{runner}/run_tests.sh", "tests", "one", 'sh "$TEST" >&3', "{report}", "{nonce}"]
-visible_command = ["sh", "{runner}/run_tests.sh", "tests", "one", 'sh "$TEST" >&3']
+command = ["sh", "{runner}/run_tests.sh", "tests", "one", 'sh "$SWE_RL_TEST" >&3', "{report}", "{nonce}"]
+visible_command = ["sh", "{runner}/run_tests.sh", "tests", "one", 'sh "$SWE_RL_TEST" >&3']
 report_format = "tap"
 [hello]
 path = "add.sh"
