@@ -62,7 +62,7 @@ async def _rollout(config: "Config", steps: int, until_published: bool) -> int:
         rollouts = RolloutStore(config.run.dir, config.run.store_url)
         with Progress(console=Console(file=sys.stderr)) as progress:
             total = steps * config.rollout.groups_per_step
-            bar = progress.add_task("groups", total=total, completed=rollouts.num_groups())
+            bar = progress.add_task("groups", total=total)
             worker = Worker(
                 tasks,
                 client=client,
@@ -71,8 +71,9 @@ async def _rollout(config: "Config", steps: int, until_published: bool) -> int:
                 rollouts=rollouts,
                 policies=PolicyStore(config.run.dir, config.run.store_url),
                 config=config,
-                on_group=lambda _: progress.advance(bar),
+                on_group=lambda _: progress.update(bar, completed=total - worker.num_missing(steps)),
             )
+            progress.update(bar, completed=total - worker.num_missing(steps))
             await worker.run(steps, until_published=until_published)
         return rollouts.num_groups()
     finally:

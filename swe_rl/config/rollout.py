@@ -47,6 +47,12 @@ class RolloutConfig(Section):
     split: str = "train"
     group_size: int = Field(default=8, ge=1)
     groups_per_step: int = Field(default=16, ge=1)
+    max_backfill: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="groups more, by groups_per_step, that a step may have to get as many with a signal; 0: none",
+    )
     max_staleness: int = Field(default=0, ge=0)
     concurrency: int = Field(default=128, ge=1, description="episodes in flight")
     group_quorum: float = Field(

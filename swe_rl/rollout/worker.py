@@ -1,10 +1,11 @@
 """The producer loop: follows the newest policy and keeps the rollout store filled just far enough ahead of it.
 
-Policies flow in from their store, groups flow out into theirs. Back-pressure is a count of groups in the store:
+Policies flow in from their store, groups flow out into theirs. Back-pressure is what the store lacks of the groups of
 
-    groups <= (policy version + 1 + rollout.max_staleness) * rollout.groups_per_step
+    policy version + 1 + rollout.max_staleness
 
-It never talks to a trainer. Indices that a crash left without a group are filled before new ones.
+steps, if all that are in flight carry a signal. It never talks to a trainer. Indices that a crash left without a group
+are filled before new ones.
 """
 
 import asyncio
@@ -16,10 +17,12 @@ from swe_rl.client import SandboxClient
 from swe_rl.config import Config
 from swe_rl.errors import EngineUnavailableError, SandboxError, SandboxUnavailableError, SweRlError
 from swe_rl.inference.engine import Engine
+from swe_rl.returns import ReturnRule
 from swe_rl.rollout.group import Collector, collect_group
 from swe_rl.rollout.sampler import Sampler
 from swe_rl.store.policies import PolicyStore
 from swe_rl.store.rollouts import RolloutStore
+from swe_rl.store.steps import StepRule
 from swe_rl.trajectory import Group, StopReason
 from swe_rl.wire import TaskInfo
 
@@ -52,6 +55,7 @@ class Worker:
         self._rollouts = rollouts
         self._policies = policies
         self._config = config
+        self._step = StepRule.of(config.rollout, ReturnRule.of(config).has_signal)
         self._patience_s = patience_s
         self._poll_s = poll_s
         self._on_group = on_group
@@ -65,21 +69,24 @@ class Worker:
 
         Waits for the first policy, and for each next one as back-pressure asks, without an end of its own.
         """
-        num_wanted = steps * self._config.rollout.groups_per_step
         running: dict[asyncio.Task[None], int] = {}
         try:
             while True:
                 await self._follow_policy()
-                for index in self._startable(num_wanted, running.values()):
+                for index in self._startable(steps, running.values()):
                     running[asyncio.create_task(self._produce(index, self._version))] = index
                 is_awaited = until_published and self._version < steps
-                if not running and not is_awaited and self._rollouts.num_groups() >= num_wanted:
+                if not running and not is_awaited and not self.num_missing(steps):
                     return
                 await self._wait(running)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    def num_missing(self, steps: int) -> int:
+        """How many groups more the store needs for `steps` steps, at least."""
+        return self._rollouts.num_missing(self._step, steps)
 
     async def _follow_policy(self) -> None:
         manifest = self._policies.latest()
@@ -89,18 +96,18 @@ class Worker:
             self._version = manifest.version
             logger.info("policy %d loaded", self._version)
 
-    def _startable(self, num_wanted: int, in_flight: Collection[int]) -> list[int]:
+    def _startable(self, steps: int, in_flight: Collection[int]) -> list[int]:
         """Indices to begin now, lowest first: as many as back-pressure, the end and the episode slots allow."""
         rollout = self._config.rollout
         if self._version < 0:
             return []
-        allowed = (self._version + 1 + rollout.max_staleness) * rollout.groups_per_step
+        allowed = min(self._version + 1 + rollout.max_staleness, steps)
         # One group more than the slots hold keeps them full while the last episodes of others end.
         max_in_flight = -(-rollout.concurrency // rollout.group_size) + 1
         room = max_in_flight - len(in_flight)
         if room <= 0:
             return []
-        count = min(room, min(allowed, num_wanted) - self._rollouts.num_groups() - len(in_flight))
+        count = min(room, self.num_missing(allowed) - len(in_flight))
         if count <= 0:
             return []
         horizon = max([self._rollouts.next_index(), *(index + 1 for index in in_flight)]) + count

@@ -8,9 +8,7 @@ transaction (see `policies`), so that a crash in between delivers the same group
 import fcntl
 import os
 import socket
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,49 +19,19 @@ from sqlalchemy.exc import IntegrityError
 from swe_rl.errors import ChecksumError, StoreError
 from swe_rl.store.blobs import decode_group, encode_group
 from swe_rl.store.files import TEMP_PREFIX, held_write, is_abandoned, sha256_bytes
+from swe_rl.store.rows import (
+    GROUP_COLUMNS,
+    TRAJECTORY_COLUMNS,
+    WAITING,
+    GroupCounts,
+    GroupRow,
+    TrajectoryRow,
+    group_values,
+    trajectory_values,
+)
 from swe_rl.store.schema import GROUPS, TRAJECTORIES, Index
+from swe_rl.store.steps import StepRule
 from swe_rl.trajectory import Group, Trajectory
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """What the index knows of a group without reading its file."""
-
-    index: int
-    group_id: str
-    task_id: str
-    split: str
-    policy_version: int
-    created_at: float
-    consumed_by: int | None
-    dropped_at: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class TrajectoryRow:
-    """What the index knows of a trajectory; `outcome` and `reward` are None where there are none."""
-
-    trajectory_id: str
-    index: int
-    num_tokens: int
-    num_sampled: int
-    num_turns: int
-    stop_reason: str
-    outcome: str | None
-    reward: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCounts:
-    """Every stored group is in exactly one of the last three."""
-
-    written: int
-    waiting: int
-    consumed: int
-    dropped: int
-
-
-_WAITING = GROUPS.c.consumed_by.is_(None) & GROUPS.c.dropped_at.is_(None)
 
 
 class RolloutStore:
@@ -105,30 +73,46 @@ class RolloutStore:
         return [index for index in range(up_to) if index not in held]
 
     def num_groups(self) -> int:
-        """Stored groups without the dropped ones: what back-pressure counts, as a dropped group has to be replaced."""
+        """Stored groups without the dropped ones."""
         counts = self.counts()
         return counts.written - counts.dropped
 
+    def num_missing(self, step: StepRule, num_steps: int) -> int:
+        """How many groups more the run's first `num_steps` steps need at least: what back-pressure goes by.
+
+        Steps whose groups are consumed are done. A dropped group is missing again, and with back-fill so is one that is
+        found to carry no signal.
+        """
+        with self._index.read() as connection:
+            consumed = select(func.count(GROUPS.c.consumed_by.distinct()))
+            num_done = int(connection.execute(consumed).scalar_one())
+            # the trainer's claim comes first though a lower index may have been filled since
+            query = select(GROUPS.c.position).where(WAITING)
+            rows = connection.execute(query.order_by(GROUPS.c.claimed_for.is_(None), GROUPS.c.position)).all()
+            return step.num_missing(_signals(connection, rows, step), num_steps - num_done)
+
     # consumer
 
-    def take(self, count: int, version: int, max_staleness: int) -> list[Group] | None:
-        """The `count` waiting groups of lowest index, or None if there are fewer; the same ones if asked again.
+    def take(self, step: StepRule, version: int, max_staleness: int) -> list[Group] | None:
+        """The waiting groups of lowest index that make a step, or None if they don't yet; the same ones if asked again.
 
         Groups sampled by a policy older than `version - max_staleness` are marked dropped, for good. Raises StoreError
         if another process is the trainer of this run, ChecksumError if a file isn't what was stored.
         """
-        if count < 1 or max_staleness < 0:
-            raise ValueError(f"take: count {count}, max_staleness {max_staleness}; expected at least 1 and 0")
+        if max_staleness < 0:
+            raise ValueError(f"take: max_staleness {max_staleness}, expected at least 0")
         self._become_trainer()
         with self._index.write() as connection:
-            stale = _WAITING & (GROUPS.c.policy_version < version - max_staleness)
+            stale = WAITING & (GROUPS.c.policy_version < version - max_staleness)
             connection.execute(update(GROUPS).where(stale).values(dropped_at=version, claimed_for=None))
-            query = select(GROUPS).where(_WAITING).order_by(GROUPS.c.position)
+            query = select(GROUPS).where(WAITING).order_by(GROUPS.c.position).limit(step.limit)
             rows = connection.execute(query.where(GROUPS.c.claimed_for == version)).all()
-            if len(rows) != count:
-                rows = connection.execute(query.limit(count)).all()
-                if len(rows) < count:
+            if step.size(_signals(connection, rows, step)) != len(rows):
+                rows = connection.execute(query).all()
+                size = step.size(_signals(connection, rows, step))
+                if size is None:
                     return None
+                rows = rows[:size]
                 _claim(connection, [row.position for row in rows], version)
         return [self._load(row) for row in rows]
 
@@ -152,15 +136,13 @@ class RolloutStore:
 
     def groups(self) -> list[GroupRow]:
         """All groups by index."""
-        columns = [column.label("index") if column.name == "position" else column for column in _GROUP_COLUMNS]
         with self._index.read() as connection:
-            rows = connection.execute(select(*columns).order_by(GROUPS.c.position)).mappings().all()
+            rows = connection.execute(select(*GROUP_COLUMNS).order_by(GROUPS.c.position)).mappings().all()
         return [GroupRow(**row) for row in rows]
 
     def trajectories(self) -> list[TrajectoryRow]:
         """All trajectories by group."""
-        columns = [c.label("index") if c.name == "position" else c for c in TRAJECTORIES.c]
-        query = select(*columns).order_by(TRAJECTORIES.c.position, TRAJECTORIES.c.trajectory_id)
+        query = select(*TRAJECTORY_COLUMNS).order_by(TRAJECTORIES.c.position, TRAJECTORIES.c.trajectory_id)
         with self._index.read() as connection:
             return [TrajectoryRow(**row) for row in connection.execute(query).mappings().all()]
 
@@ -185,9 +167,9 @@ class RolloutStore:
                 taken = select(GROUPS.c.position).where(GROUPS.c.position == group.index)
                 if connection.execute(taken).first() is not None:
                     return False
-                connection.execute(insert(GROUPS).values(_group_values(group, name, digest)))
+                connection.execute(insert(GROUPS).values(group_values(group, name, digest)))
                 if group.trajectories:
-                    connection.execute(insert(TRAJECTORIES), [_trajectory_values(group, t) for t in group.trajectories])
+                    connection.execute(insert(TRAJECTORIES), [trajectory_values(group, t) for t in group.trajectories])
         except IntegrityError as error:
             raise StoreError(
                 f"group {group.group_id} (index {group.index}): its id, or one of its trajectories', is stored under "
@@ -245,36 +227,17 @@ class RolloutStore:
                 path.unlink(missing_ok=True)
 
 
-_GROUP_COLUMNS = [GROUPS.c[name] for name in ("position", "group_id", "task_id", "split", "policy_version")]
-_GROUP_COLUMNS += [GROUPS.c.created_at, GROUPS.c.consumed_by, GROUPS.c.dropped_at]
-
-
 def _claim(connection: Connection, positions: Sequence[int], version: int) -> None:
-    connection.execute(update(GROUPS).where(_WAITING).values(claimed_for=None))
+    connection.execute(update(GROUPS).where(WAITING).values(claimed_for=None))
     connection.execute(update(GROUPS).where(GROUPS.c.position.in_(positions)).values(claimed_for=version))
 
 
-def _group_values(group: Group, name: str, digest: str) -> dict[str, Any]:
-    return {
-        "position": group.index,
-        "group_id": group.group_id,
-        "task_id": group.task_id,
-        "split": group.split,
-        "policy_version": group.policy_version,
-        "file": name,
-        "sha256": digest,
-        "created_at": time.time(),
-    }
-
-
-def _trajectory_values(group: Group, trajectory: Trajectory) -> dict[str, Any]:
-    return {
-        "trajectory_id": trajectory.trajectory_id,
-        "position": group.index,
-        "num_tokens": len(trajectory),
-        "num_sampled": trajectory.num_sampled,
-        "num_turns": len(trajectory.turns),
-        "stop_reason": trajectory.stop_reason.value,
-        "outcome": None if trajectory.verdict is None else trajectory.verdict.outcome.value,
-        "reward": trajectory.reward,
-    }
+def _signals(connection: Connection, rows: Sequence[Row[Any]], step: StepRule) -> list[bool]:
+    """Whether each of the groups carries a signal; nothing is read while it makes no difference."""
+    if not step.max_extra:
+        return [True] * len(rows)
+    groups: dict[int, list[TrajectoryRow]] = {row.position: [] for row in rows}
+    query = select(*TRAJECTORY_COLUMNS).where(TRAJECTORIES.c.position.in_(groups))
+    for values in connection.execute(query).mappings():
+        groups[values["index"]].append(TrajectoryRow(**values))
+    return [step.has_signal(groups[row.position]) for row in rows]

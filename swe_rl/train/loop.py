@@ -26,6 +26,7 @@ from swe_rl.model import check_policy_dir
 from swe_rl.returns import ReturnRule
 from swe_rl.store.policies import PolicyManifest, PolicyStore
 from swe_rl.store.rollouts import RolloutStore
+from swe_rl.store.steps import StepRule
 from swe_rl.train.alarm import check_mismatch
 from swe_rl.train.batch import TokenBatch, build_batch
 from swe_rl.train.checkpoint import saved_versions
@@ -47,27 +48,27 @@ def train_loop(
     `on_step(step, metrics)` is called after each publish. Raises StoreError if the producer stores no new group for
     `group_timeout_s`.
     """
+    needed = StepRule.of(config.rollout, ReturnRule.of(config).has_signal)
     with _stores(config) as (rollouts, policies):
         trainer = _start(config, rollouts, policies)
         ranks = trainer.ranks
         with _Log(config.run.dir, trainer) as log:
             for step in range(trainer.version, config.train.steps):
                 started = time.perf_counter()
-                groups = ranks.share(partial(_wait_for_groups, rollouts, config, step, group_timeout_s, poll_s))
+                groups = ranks.share(partial(_wait_for_groups, rollouts, config, step, needed, group_timeout_s, poll_s))
                 waited = time.perf_counter()
                 result = trainer.update(_batch(groups, config, step))
                 log.tokens(step, result.tokens)
                 alarm = ranks.share(partial(check_mismatch, result.tokens, step, config))
                 if trainer.version % config.train.save_every == 0 or trainer.version == config.train.steps:
                     trainer.save_state(is_awaited=False)
-                metrics = (
-                    dict(result.metrics)
-                    | alarm
-                    | {
-                        "time/wait_s": waited - started,
-                        "time/step_s": time.perf_counter() - started,
-                    }
-                )
+                metrics = {
+                    **result.metrics,
+                    **alarm,
+                    "rollout/num_backfilled": float(len(groups) - needed.num_groups),
+                    "time/wait_s": waited - started,
+                    "time/step_s": time.perf_counter() - started,
+                }
                 log.metrics(step, metrics)
                 write, consumed = trainer.export(), [group.group_id for group in groups]
                 ranks.share(partial(policies.publish, write, trainer.version, consumed))
@@ -146,23 +147,35 @@ def _batch(groups: list[Group], config: Config, step: int) -> TokenBatch:
 
 
 def _wait_for_groups(
-    rollouts: RolloutStore, config: Config, version: int, timeout_s: float, poll_s: float
+    rollouts: RolloutStore, config: Config, version: int, needed: StepRule, timeout_s: float, poll_s: float
 ) -> list[Group]:
     """Polls until a step's groups are there; each newly stored group is a heartbeat of the producer."""
     num_written, beat = -1, time.monotonic()
     while True:
-        groups = rollouts.take(config.rollout.groups_per_step, version, config.rollout.max_staleness)
+        groups = rollouts.take(needed, version, config.rollout.max_staleness)
         if groups is not None:
+            _tell_a_shortage(groups, version, needed)
             return groups
         counts = rollouts.counts()
         if counts.written != num_written:
             num_written, beat = counts.written, time.monotonic()
         if time.monotonic() - beat > timeout_s:
+            kind = " with a signal" if needed.max_extra else ""
             raise StoreError(
                 f"{config.run.dir}: no new group for {timeout_s:.0f} s at policy version {version}; {counts.waiting} "
-                f"waiting, {config.rollout.groups_per_step} needed: is the producer (swe-rl rollout) alive?"
+                f"waiting, {needed.num_groups}{kind} needed: is the producer (swe-rl rollout) alive?"
             )
         time.sleep(poll_s)
+
+
+def _tell_a_shortage(groups: list[Group], version: int, needed: StepRule) -> None:
+    """One line for a step that back-fill could not fill."""
+    num_found = sum(needed.has_signal(group.trajectories) for group in groups) if needed.max_extra else len(groups)
+    if num_found < needed.num_groups:
+        logger.warning(
+            "step %d: %d groups with a signal, %d wanted; %d carry none, and rollout.max_backfill adds no more",
+            version, num_found, needed.num_groups, len(groups) - num_found,
+        )  # fmt: skip
 
 
 @contextmanager

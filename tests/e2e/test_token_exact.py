@@ -13,6 +13,7 @@ from swe_rl.config import load_config
 from swe_rl.inference.local import LocalEngine
 from swe_rl.model import load_model, token_logprobs
 from swe_rl.store.rollouts import RolloutStore
+from swe_rl.store.steps import StepRule
 from swe_rl.trajectory import Group, StopReason, Trajectory
 
 CHECKPOINT = Path(__file__).parents[2] / "checkpoints" / "tiny-repair"
@@ -75,7 +76,7 @@ def test_replayed_log_probabilities_equal_the_engines_for_every_sampled_token(se
     store = RolloutStore(tmp_path)
     for index, t in enumerate(episodes):
         store.append(Group(t.group_id, t.task_id, t.split, index, 7, (t,)))
-    stored = [t for group in store.take(len(episodes), 7, 0) or [] for t in group.trajectories]
+    stored = [t for group in store.take(StepRule(len(episodes)), 7, 0) or [] for t in group.trajectories]
     store.close()
     assert len(stored) == NUM_EPISODES
     assert sum(len(t.turns) > 1 for t in stored) >= 20

@@ -18,6 +18,7 @@ from swe_rl.rollout.sampler import Sampler
 from swe_rl.rollout.worker import Worker
 from swe_rl.store.policies import PolicyStore
 from swe_rl.store.rollouts import RolloutStore
+from swe_rl.store.steps import StepRule
 from swe_rl.trajectory import Group
 
 Settings = Callable[..., Config]
@@ -170,7 +171,7 @@ async def test_a_worker_of_a_run_that_is_under_way_samples_with_its_newest_polic
     engine = Recorder(mend, policy_dir)
     await (await worker(engine, groups_per_step=1)).run(steps=4)
     assert engine.loaded == [3]
-    delivered = rollouts.take(4, version=3, max_staleness=0)
+    delivered = rollouts.take(StepRule(4), version=3, max_staleness=0)
     assert [group.policy_version for group in delivered or []] == [3] * 4
 
 
@@ -191,7 +192,7 @@ async def test_a_worker_that_stays_replaces_what_the_trainer_drops_until_the_las
     publish(policies, 0)
     running = asyncio.create_task((await worker(Recorder(mend, policy_dir))).run(steps=1, until_published=True))
     await until(lambda: rollouts.num_groups() == 2)
-    assert rollouts.take(2, 9, 0) is None  # far too stale: both are dropped
+    assert rollouts.take(StepRule(2), 9, 0) is None  # far too stale: both are dropped
     await until(lambda: rollouts.num_groups() == 2)
     assert [group.index for group in rollouts.groups()] == [0, 1, 2, 3]
     assert not running.done()

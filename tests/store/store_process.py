@@ -8,6 +8,7 @@ import numpy as np
 from swe_rl.errors import StoreError
 from swe_rl.store.policies import PolicyStore
 from swe_rl.store.rollouts import RolloutStore
+from swe_rl.store.steps import StepRule
 from swe_rl.trajectory import Group, Segment, StopReason, ToolCall, Trajectory, Turn
 from swe_rl.verdict import Outcome, TestCounts, Verdict, Violation
 
@@ -87,7 +88,7 @@ def train_forever(run_dir: Path, url: str) -> None:
     while True:
         latest = policies.latest()
         version = 0 if latest is None else latest.version + 1
-        groups = rollouts.take(2, version, 10**6)
+        groups = rollouts.take(StepRule(2), version, 10**6)
         if groups is None:
             return
         ids = [group.group_id for group in groups]
@@ -105,7 +106,7 @@ def publish_once(run_dir: Path, url: str, version: int, *group_ids: str) -> None
 
 
 def take_and_wait(run_dir: Path, url: str) -> None:
-    taken = RolloutStore(run_dir, url).take(1, 0, 0)
+    taken = RolloutStore(run_dir, url).take(StepRule(1), 0, 0)
     print(taken and taken[0].group_id, flush=True)
     sys.stdin.read()
 

@@ -11,6 +11,7 @@ import pytest
 
 from swe_rl.errors import StoreError
 from swe_rl.store.blobs import encode_group
+from swe_rl.store.steps import StepRule
 
 KILLS = 3
 
@@ -91,10 +92,10 @@ def test_a_second_live_trainer_is_refused_and_a_dead_one_is_not_in_the_way(run, 
     trainer = run.start("take_and_wait")
     assert trainer.stdout.readline().strip() == "g00000"
     with pytest.raises(StoreError, match=f"another trainer is live .*pid {trainer.pid}"):
-        store.take(1, 0, 0)
+        store.take(StepRule(1), 0, 0)
     trainer.kill()
     trainer.communicate()
-    assert [group.index for group in store.take(1, 0, 0)] == [0]
+    assert [group.index for group in store.take(StepRule(1), 0, 0)] == [0]
 
 
 LIMITED = """
@@ -105,6 +106,7 @@ import store_process as script
 from swe_rl.errors import StoreError
 from swe_rl.store.policies import PolicyStore
 from swe_rl.store.rollouts import RolloutStore
+from swe_rl.store.steps import StepRule
 rollouts, policies = RolloutStore(Path({run_dir!r}), {url!r}), PolicyStore(Path({run_dir!r}), {url!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
 for call in (

@@ -6,7 +6,8 @@ import pytest
 
 from swe_rl.errors import ChecksumError, PolicyError, StoreError
 from swe_rl.store.policies import PolicyManifest, hash_weights
-from swe_rl.store.rollouts import GroupCounts
+from swe_rl.store.rows import GroupCounts
+from swe_rl.store.steps import StepRule
 
 
 def writer(script, version):
@@ -75,7 +76,7 @@ def test_a_group_consumed_unknown_doubled_or_dropped_undoes_the_whole_publish(ru
     rollouts.append(script.make_group(1, version=5))
     publish(run, script, 0, ["g00000"])
     rollouts.append(script.make_group(2, version=0))
-    assert [group.index for group in rollouts.take(1, 5, 0)] == [1]  # drops group 2
+    assert [group.index for group in rollouts.take(StepRule(1), 5, 0)] == [1]  # drops group 2
     with pytest.raises(StoreError, match="Nothing was published"):
         publish(run, script, 1, consumed)
     assert run.policies().latest().version == 0
@@ -88,10 +89,10 @@ def test_consumed_groups_are_not_taken_again(run, script):
     rollouts = run.rollouts()
     for index in range(3):
         rollouts.append(script.make_group(index))
-    taken = rollouts.take(2, 0, 9)
+    taken = rollouts.take(StepRule(2), 0, 9)
     publish(run, script, 0, [group.group_id for group in taken])
-    assert rollouts.take(2, 1, 9) is None
-    assert [group.index for group in rollouts.take(1, 1, 9)] == [2]
+    assert rollouts.take(StepRule(2), 1, 9) is None
+    assert [group.index for group in rollouts.take(StepRule(1), 1, 9)] == [2]
 
 
 def test_a_writer_that_fails_publishes_nothing(run, script):

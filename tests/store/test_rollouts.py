@@ -7,7 +7,9 @@ import pytest
 
 from swe_rl.errors import ChecksumError, StoreError
 from swe_rl.store.blobs import encode_group
-from swe_rl.store.rollouts import GroupCounts, RolloutStore
+from swe_rl.store.rollouts import RolloutStore
+from swe_rl.store.rows import GroupCounts
+from swe_rl.store.steps import StepRule
 
 
 def fill(store, script, *indices, version=0):
@@ -67,24 +69,24 @@ def test_gaps_are_named_and_the_next_index_is_above_the_highest(run, script):
 def test_take_waits_until_there_are_enough(run, script):
     store = run.rollouts()
     fill(store, script, 0, 1)
-    assert store.take(3, 0, 0) is None
+    assert store.take(StepRule(3), 0, 0) is None
     fill(store, script, 2)
-    assert indices_of(store.take(3, 0, 0)) == [0, 1, 2]
+    assert indices_of(store.take(StepRule(3), 0, 0)) == [0, 1, 2]
 
 
 def test_take_gives_the_lowest_indices_in_order(run, script):
     store = run.rollouts()
     fill(store, script, 9, 3, 7, 1)
-    assert indices_of(store.take(2, 0, 0)) == [1, 3]
+    assert indices_of(store.take(StepRule(2), 0, 0)) == [1, 3]
 
 
 def test_the_same_version_gets_the_same_groups_again_though_lower_ones_came_since(run, script):
     store = run.rollouts()
     fill(store, script, 1, 2, 3)
-    assert indices_of(store.take(2, 0, 0)) == [1, 2]
+    assert indices_of(store.take(StepRule(2), 0, 0)) == [1, 2]
     fill(store, script, 0)
     store.close()
-    assert indices_of(run.rollouts().take(2, 0, 0)) == [1, 2]
+    assert indices_of(run.rollouts().take(StepRule(2), 0, 0)) == [1, 2]
 
 
 def test_stale_groups_are_dropped_counted_and_never_delivered(run, script):
@@ -92,31 +94,76 @@ def test_stale_groups_are_dropped_counted_and_never_delivered(run, script):
     fill(store, script, 0, version=0)
     fill(store, script, 1, version=1)
     fill(store, script, 2, version=2)
-    assert indices_of(store.take(2, 2, 1)) == [1, 2]
+    assert indices_of(store.take(StepRule(2), 2, 1)) == [1, 2]
     assert store.counts() == GroupCounts(written=3, waiting=2, consumed=0, dropped=1)
     assert store.groups()[0].dropped_at == 2
     assert store.num_groups() == 2  # back-pressure lets the producer replace it
-    assert store.take(3, 0, 5) is None  # not even for a trainer that would bear it
+    assert store.take(StepRule(3), 0, 5) is None  # not even for a trainer that would bear it
 
 
 def test_drops_are_kept_though_too_few_groups_are_left(run, script):
     store = run.rollouts()
     fill(store, script, 0, 1, version=0)
-    assert store.take(1, 3, 0) is None
+    assert store.take(StepRule(1), 3, 0) is None
     assert store.counts().dropped == 2
 
 
 def test_staleness_at_the_limit_is_delivered(run, script):
     store = run.rollouts()
     fill(store, script, 0, version=3)
-    assert indices_of(store.take(1, 5, 2)) == [0]
+    assert indices_of(store.take(StepRule(1), 5, 2)) == [0]
 
 
 def test_a_take_that_makes_no_sense_is_refused(run):
-    with pytest.raises(ValueError, match="count 0"):
-        run.rollouts().take(0, 0, 0)
+    with pytest.raises(ValueError, match="step of 0 groups"):
+        run.rollouts().take(StepRule(0), 0, 0)
     with pytest.raises(ValueError, match="max_staleness -1"):
-        run.rollouts().take(1, 0, -1)
+        run.rollouts().take(StepRule(1), 0, -1)
+
+
+def odd(rows):
+    """Carried by groups of odd index."""
+    return rows[0].index % 2 == 1
+
+
+def test_with_back_fill_a_step_goes_on_until_it_has_enough_groups_with_a_signal(run, script):
+    store, step = run.rollouts(), StepRule(2, 3, odd)
+    fill(store, script, 0, 2, 5)
+    assert store.take(step, 0, 0) is None and store.num_missing(step, 1) == 1
+    fill(store, script, 7)
+    assert store.num_missing(step, 1) == 0 and store.num_missing(step, 2) == 2
+    assert indices_of(store.take(step, 0, 0)) == [0, 2, 5, 7]
+    fill(store, script, 1, 6)  # a lower index came since: the claim stands, and counts first
+    assert indices_of(store.take(step, 0, 0)) == [0, 2, 5, 7]
+    assert store.num_missing(step, 2) == 1
+    store.close()
+    assert indices_of(run.rollouts().take(step, 0, 0)) == [0, 2, 5, 7]
+
+
+def test_a_step_that_finds_no_signal_takes_as_many_groups_as_it_may(run, script):
+    store, step = run.rollouts(), StepRule(2, 1, odd)
+    fill(store, script, 0, 2)
+    assert store.num_missing(step, 1) == 1 and store.take(step, 0, 0) is None
+    fill(store, script, 4, 6)
+    assert indices_of(store.take(step, 0, 0)) == [0, 2, 4]
+
+
+def test_a_group_that_grew_stale_is_missing_again_with_back_fill_too(run, script):
+    store, step = run.rollouts(), StepRule(2, 2, odd)
+    fill(store, script, 1, version=0)
+    fill(store, script, 3, 4, version=1)
+    assert store.take(step, 1, 0) is None
+    assert store.counts().dropped == 1 and store.num_missing(step, 1) == 1
+
+
+def test_steps_whose_groups_are_consumed_are_no_longer_missing(run, script):
+    store, step = run.rollouts(), StepRule(2, 2, odd)
+    fill(store, script, 0, 1, 3, 5)
+    taken = store.take(step, 0, 0)
+    assert store.num_missing(step, 3) == 3
+    run.policies().publish(lambda d: script.write_policy(d, 0), 0)
+    run.policies().publish(lambda d: script.write_policy(d, 1), 1, [group.group_id for group in taken])
+    assert store.num_missing(step, 1) == 0 and store.num_missing(step, 3) == 3
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
@@ -130,7 +177,7 @@ def test_a_damaged_file_is_a_checksum_error(run, script, damage):
     with pytest.raises(ChecksumError, match=r"g00000.*expected.*restore"):
         store.get(0)
     with pytest.raises(ChecksumError):
-        store.take(1, 0, 0)
+        store.take(StepRule(1), 0, 0)
 
 
 def test_a_missing_file_is_a_store_error(run, script):

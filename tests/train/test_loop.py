@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,9 +121,20 @@ KILLED = """
 DEATHS = [(0, "before_publish"), (1, "while_writing"), (1, "before_publish"), (2, "after_publish")]
 
 
-@pytest.mark.parametrize("options", [[], ["train.save_every=2"]], ids=["each step", "every other step"])
+BACKFILL = "rollout.max_backfill=1"  # steps of two groups with a signal, of four at most
+
+
+def mixed(make_groups, signals, **options):
+    """One group for each letter: those of + carry a signal, those of - don't."""
+    rewards = {"+": (1.0, 0.0, 0.0, 1.0), "-": (0.0, 0.0, 0.0)}
+    return [g for i, sign in enumerate(signals) for g in make_groups(1, first=i, rewards=rewards[sign], **options)]
+
+
+@pytest.mark.parametrize(
+    "options", [[], [BACKFILL, "train.save_every=2"]], ids=["each step", "back-fill, every other step"]
+)
 def test_a_run_killed_at_each_step_goes_on_bit_equal(make_config, make_groups, tmp_path, options):
-    groups = make_groups(2 * STEPS, noise=0.2)
+    groups = mixed(make_groups, "-++-+---++", noise=0.2)
     whole = make_config(*LOOP, *options, f"run.dir={tmp_path / 'whole'}")
     fill(whole.run.dir, groups)
     train_loop(whole)
@@ -141,6 +153,60 @@ def test_a_run_killed_at_each_step_goes_on_bit_equal(make_config, make_groups, t
     ours, theirs = (read_metrics(Path(run.run.dir) / "metrics.jsonl") for run in (whole, broken))
     for one, two in zip(ours, theirs, strict=True):
         assert json.dumps(without_time(one)) == json.dumps(without_time(two))
+
+
+def test_a_step_takes_groups_without_a_signal_beside_those_that_it_needs_and_consumes_all(
+    make_config, make_groups, caplog
+):
+    config = make_config(*LOOP, BACKFILL)
+    # complete with what follows at once; as it stands; at the bound
+    fill(config.run.dir, mixed(make_groups, "-++-" + "++" + "+---" + "+"))
+    train_loop(config)
+    policies, rollouts = PolicyStore(config.run.dir), RolloutStore(config.run.dir)
+    assert [policies.get(v).consumed for v in policies.versions()[1:]] == [
+        ("g0", "g1", "g2", "g3"),
+        ("g4", "g5"),
+        ("g6", "g7", "g8", "g9"),
+    ]
+    assert [row.consumed_by for row in rollouts.groups()] == [1, 1, 1, 1, 2, 2, 3, 3, 3, 3, None]
+    rows = read_metrics(config.run.dir / "metrics.jsonl")
+    assert [row["rollout/num_backfilled"] for row in rows] == [2, 0, 2]
+    assert [row["reward/signal_fraction"] for row in rows] == [0.5, 1.0, 0.25]
+    assert [row["reward/num_zero_variance_groups"] for row in rows] == [2, 0, 3]
+    told = [record.getMessage() for record in caplog.records if "signal" in record.getMessage()]
+    assert told == ["step 2: 1 groups with a signal, 2 wanted; 3 carry none, and rollout.max_backfill adds no more"]
+
+
+def test_a_step_waits_for_groups_with_a_signal_as_long_as_it_may_have_more(make_config, make_groups):
+    config = make_config(*LOOP, BACKFILL)
+    fill(config.run.dir, mixed(make_groups, "-+-"))
+    with pytest.raises(StoreError, match=r"3 waiting, 2 with a signal needed"):
+        train_loop(config, group_timeout_s=0.2, poll_s=0.05)
+
+
+def test_the_groups_that_fill_a_step_up_change_nothing_that_is_learned(make_config, make_groups, tmp_path):
+    digests = []
+    for name, groups in (
+        ("plain", make_groups(2 * STEPS, noise=0.2)),
+        ("filled", _spread(make_groups(2 * STEPS, noise=0.2), mixed(make_groups, "------"))),
+    ):
+        config = make_config(*LOOP, BACKFILL, f"run.dir={tmp_path / name}")
+        fill(config.run.dir, groups)
+        train_loop(config)
+        digests.append(published(config.run.dir))
+    assert digests[0] == digests[1]
+
+
+def _spread(groups, others):
+    """The groups at odd indices, the others at even ones before them."""
+    moved = [replace(group, index=2 * group.index + 1) for group in groups]
+    for other in others:
+        group_id = f"other{other.index}"
+        members = tuple(
+            replace(t, group_id=group_id, trajectory_id=f"{group_id}-{i}") for i, t in enumerate(other.trajectories)
+        )
+        moved.append(replace(other, group_id=group_id, index=2 * other.index, trajectories=members))
+    return moved
 
 
 def without_time(row):

@@ -1,0 +1,69 @@
+"""Which waiting groups make a step, and how many more the next steps need: the one rule of both loops.
+
+Groups are known here by whether they carry a signal, in the order in which they are consumed. With back-fill a step has
+`num_groups` groups that carry one, and those without that lie between; without it any `num_groups` groups.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from swe_rl.config.rollout import RolloutConfig
+
+HasSignal = Callable[[Sequence[Any]], bool]
+"""Of the rows, or the trajectories, of one group."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRule:
+    """A step is complete with `num_groups` groups that carry a signal, or with `max_extra` groups more than that.
+
+    `has_signal` isn't asked while `max_extra` is 0.
+    """
+
+    num_groups: int
+    max_extra: int = 0
+    has_signal: HasSignal = bool
+
+    def __post_init__(self) -> None:
+        if self.num_groups < 1 or self.max_extra < 0:
+            raise ValueError(f"step of {self.num_groups} groups and {self.max_extra} more, expected at least 1 and 0")
+
+    @classmethod
+    def of(cls, rollout: RolloutConfig, has_signal: HasSignal) -> "StepRule":
+        max_extra = math.floor(rollout.max_backfill * rollout.groups_per_step + 1e-9)  # 0.29 of 100 is 29
+        return cls(rollout.groups_per_step, max_extra, has_signal)
+
+    @property
+    def limit(self) -> int:
+        """The most groups of a step."""
+        return self.num_groups + self.max_extra
+
+    def size(self, signals: Sequence[bool]) -> int | None:
+        """How many groups, from the first on, the next step takes; None if it isn't complete.
+
+        Groups without a signal that follow at once go with it, up to the limit: they'd only wait, and grow stale.
+        """
+        end = self._end(signals)
+        while end is not None and end < min(len(signals), self.limit) and not signals[end]:
+            end += 1
+        return end
+
+    def num_missing(self, signals: Sequence[bool], num_steps: int) -> int:
+        """How many groups more the next `num_steps` steps need at least: if all that come carry a signal."""
+        for step in range(num_steps):
+            end = self._end(signals)
+            if end is None:
+                missing = min(self.num_groups - sum(signals), self.limit - len(signals))
+                return missing + (num_steps - step - 1) * self.num_groups
+            signals = signals[end:]
+        return 0
+
+    def _end(self, signals: Sequence[bool]) -> int | None:
+        found = 0
+        for number, signal in enumerate(signals[: self.limit], 1):
+            found += signal
+            if found == self.num_groups or number == self.limit:
+                return number
+        return None
