@@ -7,6 +7,7 @@ Names that a file spells are for the rules that read a patch; what is spelled no
 """
 
 import _ast
+import posix
 import sys
 from _random import Random
 from _thread import get_ident
@@ -61,7 +62,8 @@ def watch(owned):
             return not is_library(code) and code.co_filename not in owned and not spells(code, "ctypes")
         if event in MADE_UP:
             name = arguments[MADE_UP[event]]
-            return type(name) is str and name.startswith((STDLIB, FROZEN)) and not is_library(asker(frame).f_code)
+            is_ours = type(name) is str and (name.startswith((STDLIB, FROZEN)) or is_of_tests(name))
+            return is_ours and not is_library(asker(frame).f_code) and not is_what_lies_there(event, arguments[0], name)
         if event in CALLS:
             word = event.rpartition(".")[2]
             if code.co_filename == STDLIB + "inspect.py" and frame.f_back:  # for whom?
@@ -95,6 +97,22 @@ def watch(owned):
     sys.addaudithook(hook)
 
 
+def is_of_tests(name):
+    """A file of the folder that grading restores."""
+    return name.startswith(("tests/", "./tests/", posix.getcwd() + "/tests/"))
+
+
+def is_what_lies_there(event, source, name):
+    """What an import compiles: not made up."""
+    if event != "compile" or type(source) is not bytes:
+        return False
+    try:
+        with open(name, "rb") as file:
+            return file.read() == source
+    except OSError:
+        return False
+
+
 def guarded(source, path, name):
     """(code, the function that its module has to hold under `name`). Raises SyntaxError and its kin."""
     tree = compile(source, path, "exec", ONLY_AST, dont_inherit=True)
@@ -109,7 +127,7 @@ def guarded(source, path, name):
             for one in value if isinstance(value, list) else (value,):
                 if isinstance(one, (_ast.stmt, _ast.excepthandler)) or type(one).__name__ == "match_case":
                     stack.append(one)
-    return compile(tree, path, "exec", dont_inherit=True), is_same
+    return compile(tree, path, "exec", dont_inherit=True), _comparison(has_any=b"ANY" in source)
 
 
 def _with_probe(test, name):
@@ -123,17 +141,23 @@ def _with_probe(test, name):
     return _ast.Call(func=function, args=[test.left, test.comparators[0]], keywords=[], **place)
 
 
-def is_same(left, right):
-    same = left == right
-    if _is_plain(left) and _is_plain(right):
+def _comparison(has_any):
+    """`has_any`: the test file speaks of unittest.mock's ANY."""
+
+    def is_same(left, right):
+        same = left == right
+        if _is_plain(left) and _is_plain(right):
+            return same
+        for one, other in ((left, right), (right, left)):
+            if same and not _is_of_tests_own_kind(one, has_any) and _equals_all(one, other):
+                raise AssertionError("compares equal to everything")
         return same
-    if same and (_equals_all(left, right) or _equals_all(right, left)):
-        raise AssertionError("compares equal to everything")
-    return same
+
+    return is_same
 
 
-def _is_plain(value):
-    """Of the language's own types, down to what it holds."""
+def _leaves(value):
+    """What a value of the language's own types holds, down to what isn't a list or the like; the first so many."""
     stack, count = [value], 0
     while stack and count < MAX_HELD:
         one = stack.pop()
@@ -142,9 +166,23 @@ def _is_plain(value):
             stack += [*one.keys(), *one.values()]
         elif type(one) in HOLDERS:
             stack += one
-        elif type(one) not in PLAIN:
-            return False
-    return True
+        else:
+            yield one
+
+
+def _is_plain(value):
+    """Of the language's own types, down to what it holds."""
+    return all(type(one) in PLAIN for one in _leaves(value))
+
+
+def _is_of_tests_own_kind(value, has_any):
+    """Does something in it compare as the tests themselves say?"""
+    for one in _leaves(value):
+        code = getattr(getattr(type(one), "__eq__", None), "__code__", None)
+        name = getattr(code, "co_filename", "")
+        if is_of_tests(name) or (has_any and name == STDLIB + "unittest/mock.py" and type(one).__name__ == "_ANY"):
+            return True
+    return False
 
 
 def _equals_all(one, other):

@@ -106,3 +106,9 @@ async def test_what_is_wrong_with_a_language_is_said(
     broken.write_text(broken.read_text().replace(old, new))
     proof = await _prove(read_languages(root)["toy"], tmp_path)
     assert problem in proof.problem and bool(problem) != proof.is_whole
+
+
+def test_a_runner_s_file_that_two_folders_have_is_the_same_in_both() -> None:
+    """A sandbox sees one folder of runners alone, so what two languages need may stand twice."""
+    copies = [path.read_bytes() for path in LANGUAGES["c"].root.parent.glob("*/without_tests.sh")]
+    assert len(copies) > 1 and len(set(copies)) == 1
