@@ -147,6 +147,7 @@ def _shard(scorer: nn.Module, model: Any, ranks: Ranks) -> None:
     for module in scorer.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # else float32 is summed by an operation that gloo lacks
 
 
 def _freeze(model: nn.Module, prefixes: Sequence[str]) -> None:
