@@ -32,6 +32,9 @@ class Segment(IntEnum):
     STOP = 8
 
 
+UNKNOWN_EXPERT = -1
+"""Stands in `Trajectory.routed_experts` where no forward pass is known."""
+
 SAMPLED_SEGMENTS = frozenset(s for s in Segment if s >= Segment.REASONING)
 
 
@@ -82,6 +85,10 @@ class Trajectory:
     token_ids int32 [T], sampled bool [T], infer_logprobs float32 [T] (NaN where not sampled),
     policy_version int32 [T] (-1 where not sampled), segment uint8 [T], turn int16 [T] (-1 in the prompt).
     `verdict` is None only when the episode never reached grading.
+
+    routed_experts int16 [T, L, K], if the engine recorded them: which K experts of each of the model's L layers the
+    token passed through when the engine first computed it; UNKNOWN_EXPERT for a token that no engine computed (the last
+    sampled one) and in layers that have no experts.
     """
 
     trajectory_id: str
@@ -98,9 +105,11 @@ class Trajectory:
     temperature: float
     stop_reason: StopReason
     verdict: Verdict | None
+    routed_experts: NDArray[np.int16] | None = None
 
     def __post_init__(self) -> None:
         _check_arrays(self)
+        _check_experts(self)
         _check_sampled(self)
         _check_turns(self)
 
@@ -175,6 +184,16 @@ def _check_arrays(t: Trajectory) -> None:
         raise _fail(t, f"token id {int(t.token_ids.min())} at position {int(t.token_ids.argmin())}, expected >= 0")
     if t.sampled[0]:
         raise _fail(t, "token 0 is sampled, expected a prompt before it")
+
+
+def _check_experts(t: Trajectory) -> None:
+    experts = t.routed_experts
+    if experts is None:
+        return
+    if experts.dtype != np.int16 or experts.ndim != 3 or len(experts) != len(t) or 0 in experts.shape:
+        raise _fail(t, f"routed_experts is {experts.dtype} {experts.shape}, expected int16 ({len(t)}, layers, experts)")
+    if experts.min() < UNKNOWN_EXPERT:
+        raise _fail(t, f"routed_experts holds {experts.min()}, expected at least {UNKNOWN_EXPERT}")
 
 
 def _check_sampled(t: Trajectory) -> None:

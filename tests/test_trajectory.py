@@ -147,3 +147,18 @@ def test_only_an_environment_error_has_no_reward(outcome: Outcome) -> None:
     assert Verdict.from_dict(verdict.to_dict()) == verdict
     with pytest.raises(TrajectoryError, match="reward"):
         Verdict(outcome, 0.0 if is_fault else None)
+
+
+@pytest.mark.parametrize(
+    ("experts", "message"),
+    [
+        (np.zeros((6, 2, 3), np.int32), r"int32 \(6, 2, 3\), expected int16 \(6, layers, experts\)"),
+        (np.zeros((5, 2, 3), np.int16), r"int16 \(5, 2, 3\), expected"),
+        (np.zeros((6, 2), np.int16), r"int16 \(6, 2\), expected"),
+        (np.zeros((6, 0, 3), np.int16), r"int16 \(6, 0, 3\), expected"),
+        (np.full((6, 2, 3), -2, np.int16), "holds -2, expected at least -1"),
+    ],
+)
+def test_experts_that_are_not_one_set_for_each_token_and_layer_are_refused(experts: np.ndarray, message: str) -> None:
+    with pytest.raises(TrajectoryError, match=message):
+        make_trajectory(routed_experts=experts)

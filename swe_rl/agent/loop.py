@@ -91,7 +91,7 @@ class _Policy:
         """One completion, checked, parsed and recorded. Raises EngineError."""
         budget = min(self.config.sampling.max_tokens_per_turn, self.room(recording))
         stops = self.renderer.stop_token_ids
-        sampling = SamplingParams(self.temperature, budget, stops)
+        sampling = SamplingParams(self.temperature, budget, stops, recording.num_routed)
         completion = await self.engine.generate(self.session_id, recording.token_ids, sampling)
         check_completion(completion, budget, stops, self.session_id)
         parsed = self.renderer.parse(completion.token_ids.tolist(), offset=len(recording))

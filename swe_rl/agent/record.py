@@ -7,11 +7,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from swe_rl.agent.render import ParsedCompletion, Rendered
 from swe_rl.errors import EngineError
 from swe_rl.inference.engine import Completion
-from swe_rl.trajectory import Segment, StopReason, Trajectory, Turn
+from swe_rl.inference.routed_experts import RoutedExperts, join_experts
+from swe_rl.trajectory import UNKNOWN_EXPERT, Segment, StopReason, Trajectory, Turn
 from swe_rl.verdict import Verdict
 
 
@@ -26,9 +28,15 @@ class Recording:
         self._versions: list[int] = []
         self._segments: list[int] = []
         self._turn: list[int] = []
+        self._experts: list[RoutedExperts] = []
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def num_routed(self) -> int:
+        """So many first tokens have known experts."""
+        return self._experts[-1].end if self._experts else 0
 
     def add_rendered(self, rendered: Rendered) -> None:
         """Tokens that weren't sampled: the prompt, or what came back after the latest turn."""
@@ -41,8 +49,9 @@ class Recording:
         self._turn += [len(self.turns) - 1] * n
 
     def add_completion(self, completion: Completion, parsed: ParsedCompletion) -> None:
-        """Sampled tokens, as one more turn."""
+        """Sampled tokens, as one more turn. Raises EngineError if it says of wrong tokens which experts they had."""
         n, start = len(completion.token_ids), len(self)
+        self._add_experts(completion.routed_experts, start + n)
         self.turns.append(Turn(start, start + n, parsed.calls, is_malformed=bool(parsed.problem)))
         self.token_ids += completion.token_ids.tolist()
         self._segments += parsed.segments.tolist()
@@ -64,6 +73,11 @@ class Recording:
         context._logprobs = [math.nan] * length
         context._versions = [-1] * length
         context._turn = [-1] * length
+        context._experts = [
+            RoutedExperts(piece.start, piece.experts[: length - piece.start])
+            for piece in self._experts
+            if piece.start < length
+        ]
         return context
 
     def cut(self, length: int) -> None:
@@ -96,7 +110,22 @@ class Recording:
             temperature=temperature,
             stop_reason=stop_reason,
             verdict=verdict,
+            routed_experts=self._routed_experts(),
         )
+
+    def _add_experts(self, experts: RoutedExperts | None, length: int) -> None:
+        if experts is None:
+            return
+        if experts.end > length:
+            raise EngineError(f"engine: experts of token {experts.end - 1}, but the context has {length} tokens")
+        self._experts.append(experts.beyond(self.num_routed))
+
+    def _routed_experts(self) -> NDArray[np.int16] | None:
+        known = join_experts(self._experts)
+        if known is None:
+            return None
+        rest = np.full((len(self) - known.end, *known.experts.shape[1:]), UNKNOWN_EXPERT, dtype=np.int16)
+        return np.concatenate([known.experts, rest])
 
 
 def check_completion(completion: Completion, budget: int, stop_token_ids: Sequence[int], session_id: str) -> None:

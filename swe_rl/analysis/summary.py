@@ -90,6 +90,9 @@ def summarise(logs: RunLogs, tokens: TokenStatistics) -> dict[str, Any]:
         "mean_abs_logprob_diff_by_staleness": {
             str(staleness): _finite(moments.mean) for staleness, moments in sorted(tokens.staleness.items())
         },
+        "router_agreement_by_staleness": {
+            str(staleness): _finite(moments.mean) for staleness, moments in sorted(tokens.router_agreement.items())
+        },
         "wall_s": sum(logs.seconds_by_stage.values()),
         "seconds_by_stage": dict(logs.seconds_by_stage),
     }

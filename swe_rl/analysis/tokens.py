@@ -22,7 +22,7 @@ SAMPLE_SIZE = 40_000
 
 @dataclass(slots=True)
 class Moments:
-    """Of |train_logprobs - infer_logprobs| over tokens where both are finite."""
+    """Of one number a token, over tokens where it is finite."""
 
     count: int = 0
     total: float = 0.0
@@ -51,7 +51,8 @@ class TokenStatistics:
     """Counts over all trainable tokens of a run.
 
     reasons: by step, tokens by `Reason`; segments: by segment, (kept, all); staleness and steps: `Moments` of
-    |dlogp|; divergence_counts int64 [2, bins] (masked, kept) of max(D(p||q), D(q||p)), finite ones only;
+    |dlogp|; router_agreement: by staleness, of that column; divergence_counts int64 [2, bins] (masked, kept) of
+    max(D(p||q), D(q||p)), finite ones only;
     sample_masked, sample_kept float32 [n, 2]: (infer, train) log-probabilities of tokens drawn evenly.
     """
 
@@ -59,6 +60,7 @@ class TokenStatistics:
     segments: dict[Segment, tuple[int, int]] = field(default_factory=dict)
     staleness: dict[int, Moments] = field(default_factory=dict)
     steps: dict[int, Moments] = field(default_factory=dict)
+    router_agreement: dict[int, Moments] = field(default_factory=dict)
     divergence_counts: NDArray[np.int64] = field(
         default_factory=lambda: np.zeros((2, len(DIVERGENCE_EDGES) - 1), dtype=np.int64)
     )
@@ -123,6 +125,10 @@ def _count(statistics: TokenStatistics, step: int, columns: TokenColumns) -> Non
     for staleness in np.unique(columns.staleness):
         chosen = is_finite & (columns.staleness == staleness)
         statistics.staleness.setdefault(int(staleness), Moments()).add(gap[chosen])
+        is_routed = np.isfinite(columns.router_agreement) & (columns.staleness == staleness)
+        if is_routed.any():
+            agreement = columns.router_agreement[is_routed].astype(np.float64)
+            statistics.router_agreement.setdefault(int(staleness), Moments()).add(agreement)
     divergence = np.maximum(columns.divergence_forward, columns.divergence_reverse)
     clipped = np.clip(divergence, DIVERGENCE_EDGES[0], np.nextafter(DIVERGENCE_EDGES[-1], 0))
     for side, is_kept in enumerate((False, True)):

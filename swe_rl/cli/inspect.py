@@ -97,9 +97,10 @@ def _show_run(console: "Console", run_dir: Path, store: "RolloutStore") -> None:
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         about.add_row(name.replace("_", " "), "-" if shown in (None, "") else str(shown))
     console.print(about)
-    steps = Table("step", "reward", "kept", "|dlogp|", "seconds", title=f"last {_NUM_RECENT} steps")
+    steps = Table("step", "reward", "kept", "|dlogp|", "routers", "seconds", title=f"last {_NUM_RECENT} steps")
     for row in read_metrics(run_dir / "metrics.jsonl")[-_NUM_RECENT:]:
-        names = ("reward/mean", "mask/kept_fraction", "mismatch/mean_abs_logprob_diff", "time/step_s")
+        names = ["reward/mean", "mask/kept_fraction", "mismatch/mean_abs_logprob_diff", "mismatch/router_agreement"]
+        names.append("time/step_s")
         steps.add_row(str(int(row["step"])), *(_number(row.get(name)) for name in names))
     console.print(steps)
     recent = store.trajectories()[-_NUM_RECENT:]

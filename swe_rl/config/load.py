@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from swe_rl.config.rollout import AgentConfig, EngineConfig, RolloutConfig, SamplingConfig
 from swe_rl.config.run import ColdStartConfig, EvalConfig, PolicyConfig, RunConfig, SandboxConfig, SynthConfig
@@ -31,6 +31,12 @@ class Config(Section):
     loss: LossConfig = LossConfig()
     eval: EvalConfig = EvalConfig()
     coldstart: ColdStartConfig = ColdStartConfig()
+
+    @model_validator(mode="after")
+    def _replays_what_is_recorded(self) -> "Config":
+        if self.train.replay_routing and not self.engine.return_routed_experts:
+            raise ValueError("train.replay_routing is true, expected engine.return_routed_experts to be true then, too")
+        return self
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -56,6 +62,8 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
             nearest = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
             hint = f"did you mean {nearest[0]!r}? " if nearest else ""
             raise ConfigError(f"{where}: unknown key {key!r}; {hint}expected one of {', '.join(known)}") from error
+        if not key:
+            raise ConfigError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
         raise ConfigError(f"{where}: {key} = {first.get('input')!r}: {first['msg']}") from error
 
 

@@ -26,6 +26,9 @@ class EngineConfig(Section):
         default="keep",
         description="vllm: at new weights a running generation goes on with them, ends first, or is cut and resumed",
     )
+    return_routed_experts: bool = Field(
+        default=False, description="of a model with experts: record which ones each token passed through"
+    )
     vllm_python: str = Field(default="", description="vllm: interpreter that has it; empty: the running one")
 
 

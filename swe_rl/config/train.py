@@ -27,6 +27,9 @@ class TrainConfig(Section):
     minibatches: int = Field(default=1, ge=1, description="optimiser updates a step")
     row_tokens: int = Field(default=2048, ge=16, description="length of one packed row")
     shared_prefix: bool = Field(default=True, description="siblings in one row have their prompt in it once")
+    replay_routing: bool = Field(
+        default=False, description="tokens pass through the experts that the engine recorded; see docs/training.md"
+    )
     rows_per_microbatch: int = Field(default=1, ge=1)
     logprob_chunk: int = Field(default=1024, ge=1, description="positions whose logits are held at once")
     vocab_chunk: int = Field(default=2048, ge=1, description="words of the vocabulary whose logits are held at once")

@@ -215,6 +215,7 @@ def _columns(trajectory: Trajectory) -> dict[str, Any]:
     """What a trainer needs of each token; log-probability and version are null where nothing was sampled."""
     sampled = trajectory.sampled.tolist()
     logprobs, versions = trajectory.infer_logprobs.tolist(), trajectory.policy_version.tolist()
+    experts = trajectory.routed_experts
     return {
         "trajectory_id": trajectory.trajectory_id,
         "token_ids": trajectory.token_ids.tolist(),
@@ -223,4 +224,5 @@ def _columns(trajectory: Trajectory) -> dict[str, Any]:
         "policy_version": [value if is_ours else None for value, is_ours in zip(versions, sampled, strict=True)],
         "segment": trajectory.segment.tolist(),
         "turn": trajectory.turn.tolist(),
+        **({} if experts is None else {"routed_experts": experts.tolist()}),
     }

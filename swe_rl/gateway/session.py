@@ -90,7 +90,7 @@ class GatewaySession:
         stops = self._renderer.stop_token_ids
         branch.is_busy = True
         try:
-            sampling = SamplingParams(self._temperature, budget, stops)
+            sampling = SamplingParams(self._temperature, budget, stops, branch.recording.num_routed)
             completion = await self._engine.generate(branch.name, branch.recording.token_ids, sampling)
             check_completion(completion, budget, stops, branch.name)
             if completion.finish_reason == "abort":

@@ -1,4 +1,7 @@
-"""The seam to a sampler: token ids in; token ids, their log-probabilities and the policy version of each out."""
+"""The seam to a sampler: token ids in; token ids, their log-probabilities and the policy version of each out.
+
+An engine of a model with experts also says, where it is asked to, which of them each token passed through.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,30 +12,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swe_rl.errors import EngineError
+from swe_rl.inference.routed_experts import RoutedExperts
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Full-support sampling only: truncation (top-p, top-k) would make the log-probabilities lie.
 
-    temperature 0 is greedy; its log-probabilities are those at temperature 1.
+    temperature 0 is greedy; its log-probabilities are those at temperature 1. `experts_from`: the first position of the
+    context whose experts the caller doesn't know yet; it matters only with `engine.return_routed_experts`.
     """
 
     temperature: float
     max_tokens: int
     stop_token_ids: tuple[int, ...]
+    experts_from: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
     """n sampled tokens (the stop token is one of them): ids int32 [n], logprobs float32 [n] after temperature,
-    policy_version int32 [n]. `cached_tokens`: how much of the prompt a prefix cache served."""
+    policy_version int32 [n]. `cached_tokens`: how much of the prompt a prefix cache served. `routed_experts`: of the
+    context's and the sampled tokens from `SamplingParams.experts_from` on; the last sampled one was never computed."""
 
     token_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     policy_version: NDArray[np.int32]
     finish_reason: Literal["stop", "length", "abort"]
     cached_tokens: int = 0
+    routed_experts: RoutedExperts | None = None
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)

@@ -174,7 +174,7 @@ class _Worker:
         config = self._config
         try:
             model = load_model(load.policy_dir, config.dtype)
-            decoder = SlotDecoder(model, config.max_batch, config.max_context)
+            decoder = SlotDecoder(model, config.max_batch, config.max_context, config.return_routed_experts)
         except Exception as error:
             known = isinstance(error, SweRlError)
             load.future.set_exception(

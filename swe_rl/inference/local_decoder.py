@@ -1,13 +1,15 @@
-"""A lean forward for Llama-like decoders (RMSNorm, rotary positions, grouped heads, gated MLP) with a slot cache.
+"""A lean forward for Llama-like decoders (RMSNorm, rotary positions, grouped heads, gated MLP or experts) with a slot
+cache.
 
 It reads the weights of a transformers model once, fuses what can be fused, and then runs without modules: on one
 CPU core their overhead would cost more than the arithmetic of a small policy. Prefill takes a flat row of tokens of
-many slots; decode takes one token of each of the first B slots.
+many slots; decode takes one token of each of the first B slots. The experts that a token passed through are cached as
+its keys and values are, if they are to be told.
 
 It knows nothing of sessions, sampling or policy versions.
 
 Shapes: N tokens, B decoded rows (slots 0..B-1), H query heads, K key-value heads, G = H / K, D head size, E hidden
-size, L cached columns that are read, V vocabulary.
+size, L cached columns that are read, V vocabulary; C experts a token.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +19,11 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from swe_rl.errors import PolicyError
+from swe_rl.inference.local_mlp import SparseMlp
 from swe_rl.inference.local_weights import LayerWeights, read_weights
 from swe_rl.model.linear import linear
+from swe_rl.trajectory import UNKNOWN_EXPERT
 
 ROW_BLOCK = 32  # rows of similar length are worth gathering in blocks of this many slots
 _COLUMN_BUCKET = 32
@@ -39,8 +44,8 @@ class Chunk:
 class SlotDecoder:
     """One model and the key-value cache of `num_slots` contexts of up to `max_context` tokens."""
 
-    def __init__(self, model: PreTrainedModel, num_slots: int, max_context: int) -> None:
-        """Raises PolicyError for a model that this forward doesn't reproduce exactly."""
+    def __init__(self, model: PreTrainedModel, num_slots: int, max_context: int, keeps_experts: bool = False) -> None:
+        """Raises PolicyError for a model that this forward doesn't reproduce, or has no experts that could be kept."""
         self._weights = w = read_weights(model, max_context)
         self._linear = linear if w.embedding.dtype == torch.float32 else F.linear
         self._scale = self._weights.head_dim**-0.5
@@ -48,6 +53,7 @@ class SlotDecoder:
         # slots and heads are neighbours, so that the decode's batch of products is a view
         shape = (len(w.layers), 2, num_slots, w.num_kv_heads, max_context, w.head_dim)
         self._cache = torch.zeros(shape, dtype=w.embedding.dtype)
+        self._experts = _expert_cache(w.layers, num_slots, max_context) if keeps_experts else None
 
     def prefill(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Caches the chunks and returns float32 [len(chunks), V]: the logits after the last token of each."""
@@ -68,7 +74,8 @@ class SlotDecoder:
                 offset += n
             return out_NHD
 
-        hidden_NE = self._forward(tokens_N, positions_N, attend)
+        slots_N = torch.repeat_interleave(torch.tensor([chunk.slot for chunk in chunks]), torch.tensor(lengths))
+        hidden_NE = self._forward(tokens_N, positions_N, slots_N, attend)
         last = torch.cumsum(torch.tensor(lengths), 0) - 1
         return self._logits(hidden_NE[last])
 
@@ -90,7 +97,7 @@ class SlotDecoder:
             ]
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-        return self._logits(self._forward(torch.tensor(token_ids), positions_B, attend))
+        return self._logits(self._forward(torch.tensor(token_ids), positions_B, rows_B, attend))
 
     def _row_block(self, start: int, positions_B: torch.Tensor) -> tuple[slice, torch.Tensor]:
         """Rows whose attention reads the columns of the longest of them, and their additive mask float32 [B, L]."""
@@ -105,12 +112,21 @@ class SlotDecoder:
         kept = one.clone()
         one.copy_(two)
         two.copy_(kept)
+        if self._experts is not None:
+            self._experts[[first, second], :columns] = self._experts[[second, first], :columns]
+
+    def experts(self, slot: int, start: int, end: int) -> torch.Tensor | None:
+        """int16 [end - start, layers, C] of a slot's cached tokens, if they are kept."""
+        return None if self._experts is None else self._experts[slot, start:end].clone()
 
     def clear(self) -> None:
         """Zeroes the cache: a NaN left in a column would pass through its mask."""
         self._cache.zero_()
 
-    def _forward(self, tokens_N: torch.Tensor, positions_N: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def _forward(
+        self, tokens_N: torch.Tensor, positions_N: torch.Tensor, slots_N: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """`slots_N` may be shorter than the tokens: those behind are padding."""
         hidden = F.embedding(tokens_N, self._weights.embedding)
         size = (hidden.shape[-1],)
         cos, sin = self._weights.cos[positions_N], self._weights.sin[positions_N]
@@ -120,8 +136,11 @@ class SlotDecoder:
             mixed = attend(index, query, key, value).reshape(len(tokens_N), -1)
             hidden = hidden + self._linear(mixed, layer.out, layer.out_bias)
             normed = F.rms_norm(hidden, size, layer.mlp_norm, self._weights.eps)
-            gate, up = self._linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            hidden = hidden + self._linear(F.silu(gate).mul_(up), layer.down, layer.down_bias)
+            out, experts_NC = layer.mlp(normed, self._linear)
+            hidden = hidden + out
+            if self._experts is not None and experts_NC is not None:
+                real = len(slots_N)
+                self._experts[slots_N, positions_N[:real], index] = experts_NC[:real].to(torch.int16)
         return hidden
 
     def _project(
@@ -176,6 +195,16 @@ class SlotDecoder:
     def _logits(self, hidden_NE: torch.Tensor) -> torch.Tensor:
         normed = F.rms_norm(hidden_NE, (hidden_NE.shape[-1],), self._weights.final_norm, self._weights.eps)
         return self._linear(normed, self._weights.head).float()
+
+
+def _expert_cache(layers: Sequence[LayerWeights], num_slots: int, max_context: int) -> torch.Tensor:
+    """int16 [slots, max_context, layers, C]; layers without experts stay unknown."""
+    chosen = {layer.mlp.num_chosen for layer in layers if isinstance(layer.mlp, SparseMlp)}
+    if not chosen:
+        raise PolicyError(
+            "local engine: engine.return_routed_experts is true, but no layer of the policy has experts; unset it"
+        )
+    return torch.full((num_slots, max_context, len(layers), max(chosen)), UNKNOWN_EXPERT, dtype=torch.int16)
 
 
 def _causal_mask(start: int, length: int, dtype: torch.dtype) -> torch.Tensor | None:

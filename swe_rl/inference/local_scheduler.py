@@ -10,7 +10,7 @@ reads one dense block. Single-threaded; it knows nothing of asyncio.
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from swe_rl.errors import EngineError
 from swe_rl.inference.engine import Completion, SamplingParams
 from swe_rl.inference.local_decoder import ROW_BLOCK, Chunk, SlotDecoder
 from swe_rl.inference.local_sampling import sample, uniforms
+from swe_rl.inference.routed_experts import RoutedExperts
 
 _WORTH_A_SWAP = 64  # tokens
 _PREFILL_TOKENS = 4096  # of one forward: bounds its memory and how long running rows wait
@@ -224,7 +225,14 @@ class Scheduler:
             return
         slot.running = None
         slot.last_used = self._clock
-        row.request.future.set_result(_completion(row.ids, row.logprobs, self.version, reason, row.cached_tokens))
+        completion = _completion(row.ids, row.logprobs, self.version, reason, row.cached_tokens)
+        row.request.future.set_result(replace(completion, routed_experts=self._experts(slot, row.request)))
+
+    def _experts(self, slot: _Slot, request: Request) -> RoutedExperts | None:
+        """Of the tokens that were computed: a sampled one is by the next step, the last one not at all."""
+        start = min(request.sampling.experts_from, len(slot.cached))
+        experts = self._decoder.experts(slot.index, start, len(slot.cached))
+        return None if experts is None else RoutedExperts(start, experts.numpy())
 
     def _vacate(self, slot: _Slot) -> None:
         if slot.session_id is not None:

@@ -2,7 +2,7 @@
 
     transformers model -> check that the forward reproduces it -> DecoderWeights
 
-Shapes: H query heads, K key-value heads, D head size, E hidden size, I inner size of the MLP, V vocabulary.
+Shapes: H query heads, K key-value heads, D head size, E hidden size, V vocabulary.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,15 @@ import torch
 from transformers import PreTrainedModel
 
 from swe_rl.errors import PolicyError
+from swe_rl.inference.local_mlp import DenseMlp, SparseMlp
 
-SUPPORTED_MODELS = ("llama", "qwen2", "qwen3")
+SUPPORTED_MODELS = ("llama", "qwen2", "qwen3", "qwen3_moe")
 _STATIC_ROPES = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """qkv [(H + 2K) D, E], qk_norm [H + K, D] or None, out [E, H D], gate_up [2 I, E], down [E, I]."""
+    """qkv [(H + 2K) D, E], qk_norm [H + K, D] or None, out [E, H D]."""
 
     input_norm: torch.Tensor
     qkv: torch.Tensor
@@ -29,10 +30,7 @@ class LayerWeights:
     out: torch.Tensor
     out_bias: torch.Tensor | None
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    gate_up_bias: torch.Tensor | None
-    down: torch.Tensor
-    down_bias: torch.Tensor | None
+    mlp: DenseMlp | SparseMlp
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def read_weights(model: PreTrainedModel, max_context: int) -> DecoderWeights:
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // num_heads,
         eps=config.rms_norm_eps,
         embedding=state["model.embed_tokens.weight"],
-        layers=tuple(_read_layer(state, i, num_heads, num_kv_heads) for i in range(config.num_hidden_layers)),
+        layers=tuple(_read_layer(state, i, config) for i in range(config.num_hidden_layers)),
         final_norm=state["model.norm.weight"],
         head=state["lm_head.weight"],
         cos=cos,
@@ -73,15 +71,15 @@ def read_weights(model: PreTrainedModel, max_context: int) -> DecoderWeights:
     )
 
 
-def _read_layer(state: Mapping[str, torch.Tensor], index: int, num_heads: int, num_kv_heads: int) -> LayerWeights:
+def _read_layer(state: Mapping[str, torch.Tensor], index: int, config: Any) -> LayerWeights:
     prefix = f"model.layers.{index}."
     attention, mlp = prefix + "self_attn.", prefix + "mlp."
     qkv = [f"{attention}{part}_proj" for part in "qkv"]
-    gate_up = [f"{mlp}{part}_proj" for part in ("gate", "up")]
     qk_norm = None
     if f"{attention}q_norm.weight" in state:
-        query = state[f"{attention}q_norm.weight"].expand(num_heads, -1)
-        qk_norm = torch.cat([query, state[f"{attention}k_norm.weight"].expand(num_kv_heads, -1)])
+        query = state[f"{attention}q_norm.weight"].expand(config.num_attention_heads, -1)
+        key = state[f"{attention}k_norm.weight"].expand(config.num_key_value_heads, -1)
+        qk_norm = torch.cat([query, key])
     return LayerWeights(
         input_norm=state[f"{prefix}input_layernorm.weight"],
         qkv=torch.cat([state[f"{name}.weight"] for name in qkv]),
@@ -90,10 +88,27 @@ def _read_layer(state: Mapping[str, torch.Tensor], index: int, num_heads: int, n
         out=state[f"{attention}o_proj.weight"],
         out_bias=state.get(f"{attention}o_proj.bias"),
         mlp_norm=state[f"{prefix}post_attention_layernorm.weight"],
+        mlp=_read_experts(state, mlp, config) if f"{mlp}gate.weight" in state else _read_mlp(state, mlp),
+    )
+
+
+def _read_mlp(state: Mapping[str, torch.Tensor], prefix: str) -> DenseMlp:
+    gate_up = [f"{prefix}{part}_proj" for part in ("gate", "up")]
+    return DenseMlp(
         gate_up=torch.cat([state[f"{name}.weight"] for name in gate_up]),
         gate_up_bias=_bias(state, gate_up),
-        down=state[f"{mlp}down_proj.weight"],
-        down_bias=state.get(f"{mlp}down_proj.bias"),
+        down=state[f"{prefix}down_proj.weight"],
+        down_bias=state.get(f"{prefix}down_proj.bias"),
+    )
+
+
+def _read_experts(state: Mapping[str, torch.Tensor], prefix: str, config: Any) -> SparseMlp:
+    return SparseMlp(
+        router=state[f"{prefix}gate.weight"],
+        gate_up=state[f"{prefix}experts.gate_up_proj"],
+        down=state[f"{prefix}experts.down_proj"],
+        num_chosen=config.num_experts_per_tok,
+        is_normalised=config.norm_topk_prob,
     )
 
 

@@ -20,7 +20,7 @@ import httpx
 
 from swe_rl.config import EngineConfig
 from swe_rl.connections import SpreadTransport
-from swe_rl.errors import EngineError, EngineUnavailableError, PolicyError
+from swe_rl.errors import ConfigError, EngineError, EngineUnavailableError, PolicyError
 from swe_rl.inference.engine import Completion, SamplingParams
 from swe_rl.inference.vllm_server import VllmServer
 from swe_rl.inference.vllm_wire import (
@@ -118,10 +118,12 @@ class VllmEngine:
                     raise EngineUnavailableError(f"vllm {self.url}: {self._fault}")
                 num_before = len(completion.token_ids)
                 context = [*token_ids, *completion.token_ids.tolist()]
-                left = replace(sampling, max_tokens=budget - len(completion.token_ids))
-                body = generate_body(request.request_id, context, left, self._version)
+                known = completion.routed_experts.end if completion.routed_experts else sampling.experts_from
+                left = replace(sampling, max_tokens=budget - len(completion.token_ids), experts_from=known)
+                asks = self._config.return_routed_experts
+                body = generate_body(request.request_id, context, left, self._version, asks)
                 answer = await self._call("POST", "/inference/v1/generate", json=body)
-                completion = join_completions(completion, read_completion(answer, self.url))
+                completion = join_completions(completion, read_completion(answer, self.url, body))
                 was_cut = completion.finish_reason == "abort" and not request.is_released
                 if not was_cut or len(completion.token_ids) >= budget:
                     return replace(completion, finish_reason="length") if was_cut else completion
@@ -191,6 +193,10 @@ class VllmEngine:
             raise PolicyError(
                 f"policy {directory}: {report['num_problems']} differences from the model that vllm {self.url} "
                 f"serves: {'; '.join(report['problems'])}; nothing was loaded"
+            )
+        if self._config.return_routed_experts and not report["returns_routed_experts"]:
+            raise ConfigError(
+                f"engine.return_routed_experts is true, but vllm {self.url} was started without it; start it with it"
             )
 
     async def _replace_weights(self, directory: Path, version: int) -> None:

@@ -180,7 +180,11 @@ class WorkerExtension:
         problems = compare(Path(path), engine.header, engine.served_config)
         if not problems:
             problems = [f"tensor {name} isn't finite" for name, t in read_tensors(Path(path)) if not t.isfinite().all()]
-        return {"problems": problems[:_MAX_REPORTED], "num_problems": len(problems)}
+        return {
+            "problems": problems[:_MAX_REPORTED],
+            "num_problems": len(problems),
+            "returns_routed_experts": self.vllm_config.aux_output_config.enable_return_routed_experts,
+        }
 
     def swe_rl_probe(self, path: str) -> dict[str, Any]:
         """Reads the live weights back through the layers that use them and compares them with the files, exactly."""

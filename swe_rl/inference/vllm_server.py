@@ -30,6 +30,9 @@ PLUGIN_MODULE = "swe_rl_vllm_plugin"
 
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 _GRACE_S = 10.0
+_NEEDS_FOR_EXPERTS = (
+    "; engine.return_routed_experts needs a policy with experts and Model Runner V2, which no vLLM on a CPU has"
+)
 _MIB = 1024 * 1024
 _MIN_KV_BYTES, _MAX_KV_BYTES = 128 * _MIB, 2048 * _MIB
 
@@ -138,6 +141,7 @@ class VllmServer:
             *("--enable-scale-out", "--disable-uvicorn-access-log"),
             *("--weight-transfer-config", json.dumps({"backend": "swe_rl_file"})),
             *("--worker-extension-cls", f"{PLUGIN_MODULE}.WorkerExtension"),
+            *(["--enable-return-routed-experts"] if config.return_routed_experts else []),
         ]
 
     def _environment(self) -> dict[str, str]:
@@ -153,6 +157,7 @@ class VllmServer:
             "TORCH_COMPILE_DISABLE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(cpu) for cpu in _cpus(self._config.num_threads, self._replica)),
             "OMP_NUM_THREADS": str(self._config.num_threads),
+            **({"VLLM_USE_V2_MODEL_RUNNER": "1"} if self._config.return_routed_experts else {}),
         }
 
     def _install_plugin(self) -> None:
@@ -179,11 +184,13 @@ class VllmServer:
 
     def _complaint(self) -> str:
         lines = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-        errors = [line.strip() for line in lines if "Error" in line]
+        # what a check of vLLM's configuration has to say stands in the line after its name
+        errors = [line.strip() for line in lines if "Error" in line or "Value error" in line]
         if not errors:
             return self.describe_end()
         lacks = "No module named" in errors[-1] and "vllm" in errors[-1]
         advice = "; set engine.vllm_python to an interpreter that has vLLM" if lacks else ""
+        advice += _NEEDS_FOR_EXPERTS if self._config.return_routed_experts else ""
         return f"{errors[-1][:300]!r}; {self.describe_end()}{advice}"
 
 

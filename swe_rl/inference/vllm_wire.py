@@ -4,6 +4,8 @@ A request body goes out; a `Completion` comes back, or an EngineError that says 
 opened here.
 """
 
+import base64
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,15 +16,19 @@ from numpy.typing import NDArray
 
 from swe_rl.errors import EngineError
 from swe_rl.inference.engine import Completion, SamplingParams
+from swe_rl.inference.routed_experts import RoutedExperts, join_experts
 
 MODEL_NAME = "policy"
 
 # vLLM reports -inf, NaN and a missing entry as this value.
 _NOT_FINITE = -9999.0
+_EXPERTS_START = "routed_experts_prompt_start"
 _FINISH_REASONS = ("stop", "length", "abort")
 
 
-def generate_body(request_id: str, token_ids: Sequence[int], sampling: SamplingParams, version: int) -> dict[str, Any]:
+def generate_body(
+    request_id: str, token_ids: Sequence[int], sampling: SamplingParams, version: int, asks_for_experts: bool = False
+) -> dict[str, Any]:
     """Body of POST /inference/v1/generate.
 
     Never a `seed`: with chunked prefill on a CPU it kills the server (its generator has no offset).
@@ -38,6 +44,7 @@ def generate_body(request_id: str, token_ids: Sequence[int], sampling: SamplingP
             "ignore_eos": True,  # the caller alone says what stops
             "logprobs": 0,
             "detokenize": False,
+            **({_EXPERTS_START: sampling.experts_from} if asks_for_experts else {}),
         },
         # Blocks that one policy version computed are never found by a request of another.
         "cache_salt": f"policy-{version}",
@@ -58,11 +65,15 @@ def join_completions(first: Completion, rest: Completion) -> Completion:
         policy_version=np.concatenate([first.policy_version, rest.policy_version]),
         finish_reason=rest.finish_reason,
         cached_tokens=max(first.cached_tokens, rest.cached_tokens),
+        routed_experts=join_experts([first.routed_experts, rest.routed_experts]),
     )
 
 
-def read_completion(answer: Mapping[str, Any], url: str) -> Completion:
-    """Raises EngineError for an answer that can't be trusted in whole; `url` is for its message."""
+def read_completion(answer: Mapping[str, Any], url: str, body: Mapping[str, Any] | None = None) -> Completion:
+    """Raises EngineError for an answer that can't be trusted in whole; `url` is for its message.
+
+    `body` is what was asked: it says whether experts have to be in the answer, and of which tokens.
+    """
     try:
         choice = answer["choices"][0]
         token_ids = list(choice["token_ids"] or [])
@@ -90,7 +101,42 @@ def read_completion(answer: Mapping[str, Any], url: str) -> Completion:
         policy_version=read_versions(spans, len(token_ids), url),
         finish_reason=finish_reason,
         cached_tokens=cached_tokens,
+        routed_experts=None if body is None else read_experts(choice, body, len(token_ids), url),
     )
+
+
+def read_experts(
+    choice: Mapping[str, Any], body: Mapping[str, Any], num_sampled: int, url: str
+) -> RoutedExperts | None:
+    """None if none were asked for, or nothing was sampled. The wire has no position: the count of tokens must be right.
+
+    What comes is [tokens, layers, experts a token] of the whole context from the start that was asked for, without the
+    last sampled token, as a base64 .npy; layers without experts are zeros.
+    """
+    start = body["sampling_params"].get(_EXPERTS_START)
+    if start is None or num_sampled == 0:
+        return None
+    text = choice.get("routed_experts")
+    if text is None:
+        raise EngineError(
+            f"vllm {url}: no routed_experts in the answer; engine.return_routed_experts needs a server "
+            "that was started with it"
+        )
+    try:
+        experts = np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False)
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise EngineError(f"vllm {url}: can't read routed_experts: {error!r}") from error
+    expected = len(body["token_ids"]) + num_sampled - 1 - start
+    if experts.ndim != 3 or len(experts) != expected or experts.dtype.kind not in "ui" or not experts.size:
+        raise EngineError(
+            f"vllm {url}: routed_experts is {experts.dtype} {experts.shape}, expected {expected} tokens by layers by "
+            "experts"
+        )
+    if experts.min() < 0 or experts.max() > np.iinfo(np.int16).max:
+        raise EngineError(f"vllm {url}: routed_experts spans {experts.min()} to {experts.max()}, expected int16 from 0")
+    if experts.shape[2] > 1 and not experts.any(axis=(1, 2)).all():
+        raise EngineError(f"vllm {url}: routed_experts has a token with expert 0 alone: it wasn't recorded")
+    return RoutedExperts(int(start), experts.astype(np.int16))
 
 
 def read_versions(spans: Sequence[Mapping[str, Any]], num_tokens: int, url: str) -> NDArray[np.int32]:

@@ -9,12 +9,15 @@ from swe_rl.model.attention import use_packed_attention
 from swe_rl.model.context import ALONE, Context
 from swe_rl.model.logprobs import TokenScores, recompute_activations, token_logprobs, token_scores
 from swe_rl.model.policy_dir import check_policy_dir, load_model, policy_checksum, save_policy, torch_dtype
+from swe_rl.model.routing import Routing, find_routers
 
 __all__ = [
     "ALONE",
     "Context",
+    "Routing",
     "TokenScores",
     "check_policy_dir",
+    "find_routers",
     "load_model",
     "policy_checksum",
     "recompute_activations",

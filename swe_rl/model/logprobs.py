@@ -19,6 +19,7 @@ from swe_rl.model.attention import use_packed_attention
 from swe_rl.model.context import ALONE, Context
 from swe_rl.model.layout import Layout, read_layout
 from swe_rl.model.linear import onednn_linears
+from swe_rl.model.routing import Routing, use_routing
 from swe_rl.model.scores import ChunkedScores, Tile, score_dtype
 from swe_rl.model.view import view_row
 
@@ -27,10 +28,12 @@ VOCAB_CHUNK = 2048
 
 class TokenScores(NamedTuple):
     """[N] each, aligned to the token described; float64 for a float64 model, else float32; NaN where not computed.
-    Entropy is that of the distribution (after temperature) the token was drawn from, in nats."""
+    Entropy is that of the distribution (after temperature) the token was drawn from, in nats; router_agreement that of
+    the token before, out of which it was drawn: see `Routing.agreement`."""
 
     logprobs: torch.Tensor
     entropy: torch.Tensor
+    router_agreement: torch.Tensor
 
 
 def token_logprobs(
@@ -61,6 +64,7 @@ def token_scores(
     vocab_chunk: int = VOCAB_CHUNK,
     is_tail_N: torch.Tensor | None = None,
     context: Context = ALONE,
+    routing: Routing | None = None,
 ) -> TokenScores:
     """Scores one flat row of documents; differentiable in the model's weights.
 
@@ -69,7 +73,8 @@ def token_scores(
     `layout`. A sequence's first token is NaN. `chunk` positions by `vocab_chunk` words: the logits that exist at once.
     `compute_dtype` (e.g. bfloat16) runs the layers under autocast while weights and the softmax stay as they are.
     The ranks of `context` call it with the same row and have all scores; each has the gradient of its own tokens' part.
-    Raises ValueError for arrays that contradict.
+    `routing`: the row's recorded experts. Raises ValueError for arrays that contradict, TrajectoryError for experts of
+    another model.
     """
     flags = {"needed": needed_N, "is_tail": is_tail_N}
     _check_row(token_ids_N, document_N, temperature_N, {name: f for name, f in flags.items() if f is not None})
@@ -77,7 +82,7 @@ def token_scores(
         raise ValueError(f"chunk is {chunk} positions by {vocab_chunk} words, expected at least 1 of each")
     layout = read_layout(document_N, is_tail_N)
     scored_N = layout.has_previous_N if needed_N is None else layout.has_previous_N & needed_N
-    hidden_nE, place_N = _hidden_states(model, token_ids_N, layout, compute_dtype, context)
+    hidden_nE, place_N, agreement_n = _hidden_states(model, token_ids_N, layout, compute_dtype, context, routing)
     place_N = place_N[layout.previous_N]  # the rank that has a token's predecessor scores it
     is_own_N = scored_N & (place_N >= 0)
     positions_M = is_own_N.nonzero().squeeze(1)
@@ -94,8 +99,12 @@ def token_scores(
         Tile(chunk, vocab_chunk),
         compute_dtype or head.weight.dtype,
     )
-    everyone_N = (context.complete(blank_N.index_put((positions_M,), values_M), is_own_N) for values_M in scores_2M)
-    return TokenScores(*(torch.where(scored_N, values_N, torch.nan) for values_N in everyone_N))
+    values_M = (
+        [*scores_2M] if agreement_n is None else [*scores_2M, agreement_n[place_N[positions_M]].to(blank_N.dtype)]
+    )
+    everyone_N = [context.complete(blank_N.index_put((positions_M,), one_M), is_own_N) for one_M in values_M]
+    unknown_N = [] if routing is not None else [torch.full_like(blank_N, torch.nan)]
+    return TokenScores(*(torch.where(scored_N, one_N, torch.nan) for one_N in everyone_N), *unknown_N)
 
 
 def recompute_activations(model: PreTrainedModel) -> None:
@@ -115,8 +124,10 @@ def _hidden_states(
     layout: Layout,
     compute_dtype: torch.dtype | None,
     context: Context,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """([n, E] of the held tokens, int64 [N]: which of them each of the row is, -1 of one that another rank holds)."""
+    routing: Routing | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """([n, E] of the held tokens, int64 [N]: which of them each of the row is, -1 of one that another rank holds,
+    [n]: how far their routers agree with the recorded experts)."""
     use_packed_attention(model)
     device = token_ids_N.device
     view = view_row(layout.families, context)
@@ -125,6 +136,9 @@ def _hidden_states(
     place_N[held_n] = torch.arange(len(held_n), device=device)
     padding = (0, view.num_tokens - len(token_ids_N))
     ids_n, positions_n = (F.pad(array_N, padding)[held_n] for array_N in (token_ids_N, layout.positions_N))
+    held_routing = None if routing is None else routing.held(held_n, view.num_tokens)
+    if held_routing is not None:
+        use_routing(model, held_routing)
     autocast = torch.autocast(device.type, dtype=compute_dtype, enabled=compute_dtype is not None)
     with autocast, onednn_linears():
         output = model.base_model(
@@ -134,9 +148,10 @@ def _hidden_states(
             attention_mask=torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device),
             use_cache=False,
             view=view,
+            **({} if held_routing is None else {"routing": held_routing}),
         )
     hidden_nE: torch.Tensor = output.last_hidden_state[0]
-    return hidden_nE, place_N
+    return hidden_nE, place_N, None if held_routing is None else held_routing.agreement()
 
 
 def _check_row(

@@ -17,6 +17,8 @@ from swe_rl.trajectory import Group, StopReason, ToolCall, Trajectory, Turn
 from swe_rl.verdict import Verdict
 
 ARRAYS = ("token_ids", "sampled", "infer_logprobs", "policy_version", "segment", "turn")
+EXPERTS = "routed_experts"
+"""An array that a trajectory may lack."""
 _FORMAT = 1
 _KEY = "swe_rl_group"
 _HEADER_LENGTH = 8  # safetensors: a little-endian u64, then that many bytes of JSON
@@ -27,7 +29,7 @@ def encode_group(group: Group) -> bytes:
     arrays = {
         f"{number}.{name}": np.ascontiguousarray(getattr(trajectory, name))
         for number, trajectory in enumerate(group.trajectories)
-        for name in ARRAYS
+        for name in ARRAYS + ((EXPERTS,) if trajectory.routed_experts is not None else ())
     }
     header = {
         "format": _FORMAT,
@@ -96,5 +98,6 @@ def _trajectory(
         temperature=row["temperature"],
         stop_reason=StopReason(row["stop_reason"]),
         verdict=None if verdict is None else Verdict.from_dict(verdict),
+        routed_experts=arrays.get(f"{number}.{EXPERTS}"),
         **{name: arrays[f"{number}.{name}"] for name in ARRAYS},
     )

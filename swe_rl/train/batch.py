@@ -22,7 +22,7 @@ from swe_rl.errors import TrajectoryError
 from swe_rl.returns import ReturnRule
 from swe_rl.train.advantage import Advantages, compute_advantages
 from swe_rl.train.packing import Member, Piece, pack, shared_prompt
-from swe_rl.trajectory import Group, StopReason, Trajectory
+from swe_rl.trajectory import UNKNOWN_EXPERT, Group, StopReason, Trajectory
 
 NO_TRAJECTORY = -1  # trajectory_N of a shared prompt's tokens, and of those that only round a row up
 
@@ -33,7 +33,8 @@ class PackedRow:
 
     token_ids_N, document_N, trajectory_N, position_N int64; is_tail_N, trainable_N bool; infer_logprobs_N, advantage_N,
     temperature_N float32; version_N, segment_N, turn_N int32. trajectory_N indexes `TokenBatch.trajectories`; a tail
-    continues the last document before it that is none, which then is a shared prompt.
+    continues the last document before it that is none, which then is a shared prompt. experts_NLK int16: see
+    `Trajectory.routed_experts`; L is 0 where no trajectory of the batch has them.
     """
 
     token_ids_N: Tensor
@@ -48,6 +49,7 @@ class PackedRow:
     version_N: Tensor
     segment_N: Tensor
     turn_N: Tensor
+    experts_NLK: Tensor
 
     def __len__(self) -> int:
         return int(self.token_ids_N.shape[0])
@@ -81,12 +83,15 @@ def build_batch(
     shuffle_seed: Sequence[int] | None = None,
     round_to: int = 1,
     shared_prefix: bool = False,
+    replay_routing: bool = False,
 ) -> TokenBatch:
     """Computes advantages and packs. `round_to` pads rows to its multiples, so that a run has few tensor shapes.
 
-    `shared_prefix`: siblings that lie in one row have their common prompt in it once.
+    `shared_prefix`: siblings that lie in one row have their common prompt in it once. `replay_routing`: only as far as
+    they have the same recorded experts in it.
 
-    Raises TrajectoryError for a trajectory that was sampled greedily: it has no policy gradient.
+    Raises TrajectoryError for a trajectory that was sampled greedily, as it has no policy gradient, and for one without
+    recorded experts that are to be replayed.
     """
     advantages = compute_advantages(groups, rule, shuffle_seed)
     chosen: list[tuple[Trajectory, float]] = []
@@ -96,12 +101,18 @@ def build_batch(
         training = [(t, value) for t, value in pairs if value is not None]
         for trajectory, _ in training:
             _check_temperature(trajectory)
-        prefix = shared_prompt([t for t, _ in training]) if training and shared_prefix else 0
+            if replay_routing and trajectory.routed_experts is None:
+                raise TrajectoryError(
+                    f"trajectory {trajectory.trajectory_id}: train.replay_routing is true, but it has no recorded "
+                    "experts; it was sampled without engine.return_routed_experts"
+                )
+        prefix = shared_prompt([t for t, _ in training], replay_routing) if training and shared_prefix else 0
         for trajectory, value in training:
             family = group.group_id if prefix else trajectory.trajectory_id
             members.append(Member(len(trajectory), family, prefix))
             chosen.append((trajectory, value))
-    rows = tuple(_row(chosen, pieces, round_to) for pieces in pack(members, row_tokens))
+    experts = _expert_shape([trajectory for trajectory, _ in chosen])
+    rows = tuple(_row(chosen, pieces, round_to, experts) for pieces in pack(members, row_tokens))
     return TokenBatch(rows, tuple(t for t, _ in chosen), _describe(groups, advantages))
 
 
@@ -113,9 +124,26 @@ def _check_temperature(trajectory: Trajectory) -> None:
         )
 
 
-def _row(members: Sequence[tuple[Trajectory, float]], pieces: Sequence[Piece], round_to: int) -> PackedRow:
+def _expert_shape(trajectories: Sequence[Trajectory]) -> tuple[int, int]:
+    """(layers, experts a token) of what was recorded; (0, 0) if nothing was."""
+    shapes = {t.routed_experts.shape[1:] for t in trajectories if t.routed_experts is not None}
+    if len(shapes) > 1:
+        raise TrajectoryError(f"recorded experts of {sorted(shapes)} layers and experts a token: not of one model")
+    return shapes.pop() if shapes else (0, 0)
+
+
+def _experts(trajectory: Trajectory, piece: Piece, shape: tuple[int, int]) -> NDArray[np.int16]:
+    if trajectory.routed_experts is not None:
+        return trajectory.routed_experts[piece.start : piece.stop]
+    return np.full((piece.stop - piece.start, *shape), UNKNOWN_EXPERT, dtype=np.int16)
+
+
+def _row(
+    members: Sequence[tuple[Trajectory, float]], pieces: Sequence[Piece], round_to: int, experts: tuple[int, int]
+) -> PackedRow:
     lengths = [piece.stop - piece.start for piece in pieces]
     num_padding = -sum(lengths) % round_to
+    unknown = np.int16(UNKNOWN_EXPERT)
 
     def flat(parts: Sequence[NDArray[Any]], fill: float, dtype: type[Any]) -> Tensor:
         padding = np.full(num_padding, fill)
@@ -140,6 +168,14 @@ def _row(members: Sequence[tuple[Trajectory, float]], pieces: Sequence[Piece], r
         version_N=column("policy_version", -1, np.int32),
         segment_N=column("segment", 0, np.int32),
         turn_N=column("turn", -1, np.int32),
+        experts_NLK=torch.from_numpy(
+            np.concatenate(
+                [
+                    *(_experts(members[p.index][0], p, experts) for p in pieces),
+                    np.full((num_padding, *experts), unknown),
+                ]
+            )
+        ),
     )
 
 

@@ -22,6 +22,7 @@ class Replay:
     row: PackedRow
     train_logprobs_N: Tensor
     mask: MaskResult
+    router_agreement_N: Tensor
 
 
 def token_columns(batch: TokenBatch, parts: Sequence[Mapping[str, NDArray[Any]]], version: int) -> TokenColumns:
@@ -60,5 +61,6 @@ def replay_columns(replay: Replay, eps_p: float) -> dict[str, NDArray[Any]]:
         "weight": mask.weight,
         "reason": mask.reason,
         "advantage": row.advantage_N,
+        "router_agreement": replay.router_agreement_N,
     }
     return {name: tensor[row.trainable_N].cpu().numpy() for name, tensor in tensors.items()}

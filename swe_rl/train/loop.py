@@ -142,6 +142,7 @@ def _batch(groups: list[Group], config: Config, step: int) -> TokenBatch:
         row_tokens=train.row_tokens,
         rule=ReturnRule.of(config),
         shared_prefix=train.shared_prefix,
+        replay_routing=train.replay_routing,
         shuffle_seed=(config.run.seed, step) if train.shuffle_rewards else None,
     )
 

@@ -34,7 +34,20 @@ def describe_mismatch(columns: TokenColumns) -> dict[str, float]:
     staleness = columns.staleness[finite]
     for value in np.unique(staleness):
         metrics[f"mismatch/abs_diff_staleness_{value}"] = float(gap[staleness == value].mean())
-    return metrics
+    return metrics | _describe_routers(columns)
+
+
+def _describe_routers(columns: TokenColumns) -> dict[str, float]:
+    """Over (token, layer) pairs with recorded experts: every token has as many layers. Empty where there are none."""
+    is_known = np.isfinite(columns.router_agreement)
+    if not is_known.any():
+        return {}
+    agreement, staleness = columns.router_agreement[is_known].astype(np.float64), columns.staleness[is_known]
+    by_staleness = {
+        f"mismatch/router_agreement_staleness_{value}": float(agreement[staleness == value].mean())
+        for value in np.unique(staleness)
+    }
+    return {"mismatch/router_agreement": float(agreement.mean())} | by_staleness
 
 
 def describe_mask(columns: TokenColumns) -> dict[str, float]:

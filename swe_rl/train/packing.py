@@ -8,6 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from swe_rl.trajectory import Trajectory
 
@@ -32,12 +33,26 @@ class Piece:
     is_tail: bool = False
 
 
-def shared_prompt(trajectories: Sequence[Trajectory]) -> int:
-    """The number of first tokens that all have in common and none has sampled."""
+def shared_prompt(trajectories: Sequence[Trajectory], with_experts: bool = False) -> int:
+    """The number of first tokens that all have in common and none has sampled.
+
+    `with_experts`: and that passed through the same recorded experts in all; a shared token can replay only one's.
+    """
     limit = min(int(np.argmax(t.sampled)) for t in trajectories)
     heads = np.stack([t.token_ids[:limit] for t in trajectories])
     differs = (heads != heads[0]).any(axis=0)
+    if with_experts:
+        differs |= _differ_in_experts(trajectories, limit)
     return int(np.argmax(differs)) if differs.any() else limit
+
+
+def _differ_in_experts(trajectories: Sequence[Trajectory], limit: int) -> NDArray[np.bool_]:
+    """[limit]; the order of a token's experts counts, as sums over them are rounded in it."""
+    recorded = [t.routed_experts[:limit] for t in trajectories if t.routed_experts is not None]
+    differs = np.zeros(limit, dtype=np.bool_)
+    for experts in recorded:
+        differs |= (experts != recorded[0]).any(axis=(1, 2))
+    return differs
 
 
 def pack(members: Sequence[Member], row_tokens: int) -> list[list[Piece]]:

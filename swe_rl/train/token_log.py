@@ -22,7 +22,9 @@ class TokenColumns:
 
     train_logprobs: the trainer's replay; divergence_forward = D(p_train || p_infer), divergence_reverse the other
     way round, NaN where a log-probability is not finite. reason: `swe_rl.train.mask.Reason`. staleness: version
-    about to be updated minus the version that sampled. trajectory indexes `trajectory_ids`.
+    about to be updated minus the version that sampled. trajectory indexes `trajectory_ids`. router_agreement: share of
+    the layers with experts in which the trainer's router would have chosen the recorded ones, in the forward pass that
+    the token was drawn from; NaN where none are recorded.
     """
 
     trajectory: NDArray[np.int32]
@@ -41,6 +43,7 @@ class TokenColumns:
     reason: NDArray[np.uint8]
     advantage: NDArray[np.float32]
     reward: NDArray[np.float32]
+    router_agreement: NDArray[np.float32]
     trajectory_ids: NDArray[np.str_]
 
     def __len__(self) -> int:
@@ -64,7 +67,11 @@ COLUMN_DTYPES: Mapping[str, type] = {
     "reason": np.uint8,
     "advantage": np.float32,
     "reward": np.float32,
+    "router_agreement": np.float32,
 }
+
+
+_LATER = "router_agreement"
 
 
 def token_log_path(run_dir: Path, step: int) -> Path:
@@ -91,7 +98,10 @@ def read_token_log(run_dir: Path, step: int) -> TokenColumns:
     path = token_log_path(run_dir, step)
     try:
         with np.load(path, allow_pickle=False) as file:
-            return TokenColumns(**{f.name: file[f.name] for f in fields(TokenColumns)})
+            columns = {f.name: file[f.name] for f in fields(TokenColumns) if f.name != _LATER or _LATER in file}
+            # a log that was written before there was such a column
+            columns.setdefault(_LATER, np.full(len(columns["token_id"]), np.nan, np.float32))
+            return TokenColumns(**columns)
     except (OSError, KeyError, ValueError, BadZipFile) as error:
         raise StoreError(f"{path}: not a readable token log: {error}") from error
 

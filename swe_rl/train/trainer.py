@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from swe_rl.config import Config
 from swe_rl.errors import StoreError
+from swe_rl.model import TokenScores
 from swe_rl.train.batch import PackedRow, TokenBatch, join_rows
 from swe_rl.train.checkpoint import StateWriter, load_state
 from swe_rl.train.columns import Replay, replay_columns, token_columns
@@ -147,8 +148,7 @@ class Trainer:
 
     def _replay(self, row: PackedRow) -> Replay:
         with torch.no_grad():
-            train_logprobs_N = self._weights.scores(row).logprobs
-            return Replay(row, train_logprobs_N, self._masking(row, train_logprobs_N, self.version))
+            return self._replay_of(row, self._weights.scores(row), None)
 
     def _update_once(
         self, rows: Sequence[PackedRow], replays: Sequence[Replay] | None, totals: _Totals
@@ -159,12 +159,12 @@ class Trainer:
         done: list[Replay] = []
         value = 0.0
         for index, row in enumerate(self._mine(rows)):
-            new_logprobs_N, entropy_N = self._weights.scores(row)
-            replay = self._replay_of(row, new_logprobs_N.detach(), None if replays is None else replays[index])
-            loss = self._loss(replay, new_logprobs_N, denominator, totals)
+            scores = self._weights.scores(row)
+            replay = self._replay_of(row, scores, None if replays is None else replays[index])
+            loss = self._loss(replay, scores.logprobs, denominator, totals)
             torch.autograd.backward(loss)
             value += float(loss.detach())
-            totals.entropy += float(entropy_N.detach()[row.trainable_N].nansum())
+            totals.entropy += float(scores.entropy.detach()[row.trainable_N].nansum())
             done.append(replay)
         num_kept = sum(self._num_units(replay.row, replay.mask.keep) for replay in done)
         value, all_kept = self.ranks.sum(value, num_kept)
@@ -196,12 +196,15 @@ class Trainer:
         config = self._config.loss
         return num_units(config.aggregation, counted_N, row.document_N, config.constant_length)
 
-    def _replay_of(self, row: PackedRow, new_logprobs_N: Tensor, before: Replay | None) -> Replay:
+    def _replay_of(self, row: PackedRow, scores: TokenScores, before: Replay | None) -> Replay:
         """Of the only update of a step its own forward is the replay; `reference` = theta masks by it in any case."""
         if before is not None and self._config.mask.reference == "theta_old":
             return before
+        new_logprobs_N = scores.logprobs.detach()
         mask = self._masking(row, new_logprobs_N, self.version)
-        return Replay(row, new_logprobs_N if before is None else before.train_logprobs_N, mask)
+        if before is not None:
+            return replace(before, mask=mask)
+        return Replay(row, new_logprobs_N, mask, scores.router_agreement)
 
     def _step(self, value: float, denominator: int, num_kept: int, totals: _Totals) -> None:
         """Clips and applies the summed gradient. Without a kept token there is nothing to learn: no step, no decay."""

@@ -25,7 +25,16 @@ from torch.distributed.tensor import DTensor
 
 from swe_rl.config import TrainConfig
 from swe_rl.errors import ConfigError
-from swe_rl.model import Context, TokenScores, load_model, recompute_activations, save_policy, token_scores
+from swe_rl.model import (
+    Context,
+    Routing,
+    TokenScores,
+    find_routers,
+    load_model,
+    recompute_activations,
+    save_policy,
+    token_scores,
+)
 from swe_rl.train.batch import PackedRow
 from swe_rl.train.ranks import Ranks
 
@@ -37,7 +46,8 @@ class Weights:
     """Float32 masters (float64 with `train.dtype = "float64"`) and AdamW. Every method is called by all ranks."""
 
     def __init__(self, policy_dir: Path, config: TrainConfig, ranks: Ranks) -> None:
-        """Raises PolicyError for a directory that can't be loaded, ConfigError for a wrong `frozen` prefix."""
+        """Raises PolicyError for a directory that can't be loaded or has no experts to replay, ConfigError for a wrong
+        `frozen` prefix."""
         self._config, self._ranks, self._policy_dir = config, ranks, policy_dir
         self._model = load_model(policy_dir, "float64" if config.dtype == "float64" else "float32", trainable=True)
         if config.recompute:
@@ -123,6 +133,9 @@ class _Scorer(nn.Module):
         self._chunk, self._vocab_chunk = config.logprob_chunk, config.vocab_chunk
         self._context = context
         self._compute_dtype = torch.bfloat16 if config.dtype == "bfloat16" else None
+        self._is_replayed = config.replay_routing
+        if config.replay_routing:
+            find_routers(model)  # type: ignore[arg-type]
 
     def forward(self, row: PackedRow) -> TokenScores:
         return token_scores(
@@ -136,6 +149,7 @@ class _Scorer(nn.Module):
             vocab_chunk=self._vocab_chunk,
             is_tail_N=row.is_tail_N,
             context=self._context,
+            routing=Routing(row.experts_NLK, self._is_replayed) if row.experts_NLK.shape[1] else None,
         )
 
 

@@ -1,14 +1,16 @@
 """The tokens of one episode while it runs."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from swe_rl.agent.record import Recording, check_completion
-from swe_rl.agent.render import Message, Renderer, Result
+from swe_rl.agent.render import Message, ParsedCompletion, Rendered, Renderer, Result
 from swe_rl.errors import EngineError
 from swe_rl.inference.engine import Completion
+from swe_rl.inference.routed_experts import RoutedExperts
 from swe_rl.trajectory import Segment, StopReason
 
 
@@ -63,3 +65,59 @@ def test_a_stop_token_that_is_not_the_last_is_the_engines_fault() -> None:
     check_completion(_completion([7, 8, 2]), 3, (2,), "s")
     with pytest.raises(EngineError, match="went on after stop token 2"):
         check_completion(_completion([7, 2, 8]), 3, (2,), "s")
+
+
+def _routed(ids: list[int], start: int, end: int) -> Completion:
+    """A completion that tells experts of tokens start to end: token t's are (t, t + 1)."""
+    experts = np.array([[[t, t + 1]] for t in range(start, end)], np.int16).reshape(-1, 1, 2)
+    return replace(_completion(ids), routed_experts=RoutedExperts(start, experts))
+
+
+def _plain(ids: list[int]) -> ParsedCompletion:
+    return ParsedCompletion((), "", np.full(len(ids), Segment.TEXT, np.uint8), "")
+
+
+def _conversation() -> Recording:
+    """Three turns of two tokens, two tokens between them; the second turn tells what the first told already."""
+    recording = Recording()
+    for turn, known in enumerate((0, 1, 7)):
+        recording.add_rendered(Rendered([5, 6], [int(Segment.OBSERVATION)] * 2))
+        length = len(recording) + 2
+        completion = _routed([7, 8], known, length - 1)
+        if turn == 1:
+            assert completion.routed_experts is not None
+            completion.routed_experts.experts[:2] = 99  # computed anew: what the next token was drawn by stands
+        recording.add_completion(completion, _plain([7, 8]))
+    return recording
+
+
+def _experts(recording: Recording) -> list[list[int]]:
+    trajectory = recording.to_trajectory(
+        ids=("t", "g", "task", "train"), temperature=1.0, stop_reason=StopReason.SUBMITTED, verdict=None
+    )
+    assert trajectory.routed_experts is not None
+    return [experts[0].tolist() for experts in trajectory.routed_experts]
+
+
+def test_experts_of_all_turns_stand_at_their_tokens_and_the_last_token_has_none() -> None:
+    recording = _conversation()
+    assert recording.num_routed == 11
+    assert _experts(recording) == [*([t, t + 1] for t in range(11)), [-1, -1]]
+
+
+def test_a_recording_that_goes_on_elsewhere_keeps_the_experts_of_what_it_shares() -> None:
+    fork = _conversation().as_context(8)
+    fork.add_rendered(Rendered([5], [int(Segment.OBSERVATION)]))
+    assert fork.num_routed == 8
+    fork.add_completion(_routed([9, 9], 8, 10), _plain([9, 9]))
+    assert _experts(fork) == [*([t, t + 1] for t in range(10)), [-1, -1]]
+
+
+@pytest.mark.parametrize(("start", "end", "message"), [(12, 14, "expected from 11"), (11, 15, "has 14 tokens")])
+def test_experts_that_leave_tokens_out_or_go_beyond_the_end_are_the_engines_fault(
+    start: int, end: int, message: str
+) -> None:
+    recording = _conversation()
+    with pytest.raises(EngineError, match=message):
+        recording.add_completion(_routed([7, 8], start, end), _plain([7, 8]))
+    assert len(recording) == 12

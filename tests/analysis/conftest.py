@@ -47,6 +47,7 @@ def make_columns(step: int, tokens: int, max_staleness: int = 2) -> TokenColumns
         reason=np.where(kept, Reason.KEPT, np.where(finite, Reason.OVER_PHI, Reason.NONFINITE)).astype(np.uint8),
         advantage=np.zeros(tokens, np.float32),
         reward=np.zeros(tokens, np.float32),
+        router_agreement=np.where(rng.random(tokens) < 0.1 * (1 + staleness), 0.5, 1.0).astype(np.float32),
         trajectory_ids=np.array(["t0"]),
     )
 

@@ -19,7 +19,7 @@ def test_counts_over_several_steps_are_those_of_all_tokens_together(tmp_path, co
     statistics = read_statistics(tmp_path)
     joined = {
         name: np.concatenate([getattr(columns, name) for columns in logs])
-        for name in ("kept", "segment", "staleness", "train_logprobs", "infer_logprobs", "reason")
+        for name in ("kept", "segment", "staleness", "train_logprobs", "infer_logprobs", "reason", "router_agreement")
     }
     gap = np.abs(joined["train_logprobs"].astype(np.float64) - joined["infer_logprobs"])
     assert statistics.num_tokens == len(gap) == 500 * 4 + 6
@@ -32,6 +32,9 @@ def test_counts_over_several_steps_are_those_of_all_tokens_together(tmp_path, co
         assert (kept, total) == (joined["kept"][chosen].sum(), chosen.sum())
     for staleness, moments in statistics.staleness.items():
         assert moments.mean == pytest.approx(np.nanmean(gap[joined["staleness"] == staleness]))
+        agreement = joined["router_agreement"][joined["staleness"] == staleness]
+        assert statistics.router_agreement[staleness].mean == pytest.approx(agreement.mean())
+        assert 0.5 < agreement.mean() < 1.0
     assert statistics.divergence_counts.sum() == np.isfinite(gap).sum()
     assert statistics.divergence_counts[1].sum() == joined["kept"].sum()
 

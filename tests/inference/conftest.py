@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, models
-from transformers import LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from swe_rl.config import EngineConfig
 from swe_rl.inference.local import LocalEngine
 from swe_rl.model import save_policy
 
-CONFIGS = {"qwen3": Qwen3Config, "qwen2": Qwen2Config, "llama": LlamaConfig}
+CONFIGS = {"qwen3": Qwen3Config, "qwen2": Qwen2Config, "llama": LlamaConfig, "qwen3_moe": Qwen3MoeConfig}
+# of three layers the middle one is dense
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": True}
+EXPERTS |= {"num_hidden_layers": 3, "mlp_only_layers": [1]}
 VOCAB = 97
 MakePolicy = Callable[..., Path]
 OpenEngine = Callable[..., object]
@@ -38,17 +41,19 @@ def make_policy(tmp_path_factory: pytest.TempPathFactory) -> MakePolicy:
 
 def _model(family: str, seed: int) -> PreTrainedModel:
     torch.manual_seed(seed)
-    config = CONFIGS[family](
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=family != "llama",
+    options = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": family != "llama",
         **({} if family == "qwen2" else {"head_dim": 16}),
-    )
+        **(EXPERTS if family == "qwen3_moe" else {}),
+    }
+    config = CONFIGS[family](**options)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():

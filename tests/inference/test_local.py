@@ -59,7 +59,7 @@ def _assert_exact(
     assert (scored - reported)[sampled].abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama", "qwen3_moe"])
 async def test_float32_scores_equal_the_trainers_over_turns(
     make_policy: MakePolicy, open_engine: OpenEngine, family: str
 ) -> None:

@@ -1,8 +1,11 @@
 """What the engine makes of answers and of servers that aren't there; no vLLM is needed here."""
 
+import base64
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from swe_rl.config import EngineConfig
@@ -75,6 +78,57 @@ def test_request_carries_ids_and_a_salt_of_its_version_but_never_a_seed() -> Non
     assert "seed" not in body["sampling_params"]
 
 
+def _experts(array: Any) -> str:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _body(start: int = 0) -> dict[str, Any]:
+    return generate_body("id", [1, 2, 3, 4], SamplingParams(1.0, 9, (), start), 3, asks_for_experts=True)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
+@pytest.mark.parametrize("start", [0, 3, 4])
+def test_experts_of_context_and_sampled_tokens_but_the_last_are_read(dtype: type, start: int) -> None:
+    experts = np.random.default_rng(0).integers(1, 200, (6 - start, 5, 2)).astype(dtype)
+    completion = read_completion(_answer(routed_experts=_experts(experts)), "http://server", _body(start))
+    assert completion.routed_experts is not None
+    assert (completion.routed_experts.start, completion.routed_experts.end) == (start, 6)
+    np.testing.assert_array_equal(completion.routed_experts.experts, experts)
+
+
+def test_experts_are_asked_for_only_where_they_are_wanted() -> None:
+    assert (
+        "routed_experts_prompt_start" not in generate_body("id", [1], SamplingParams(1.0, 9, ()), 3)["sampling_params"]
+    )
+    assert _body(2)["sampling_params"]["routed_experts_prompt_start"] == 2
+    assert read_completion(_answer(), "http://server").routed_experts is None
+
+
+_GOOD = np.ones((6, 5, 2), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no routed_experts in the answer; engine.return_routed_experts needs a server"),
+        ("not base64", "can't read routed_experts"),
+        (base64.b64encode(b"no array").decode(), "can't read routed_experts"),
+        (_experts(_GOOD[1:]), r"is uint8 \(5, 5, 2\), expected 6 tokens"),
+        (_experts(np.ones((7, 5, 2), np.uint8)), r"is uint8 \(7, 5, 2\), expected 6 tokens"),
+        (_experts(_GOOD[:, 0]), "expected 6 tokens"),
+        (_experts(_GOOD.astype(np.float32)), "is float32"),
+        (_experts(_GOOD.astype(np.int32) * -1), "spans -1 to -1"),
+        (_experts(_GOOD.astype(np.int32) * 40000), "spans 40000"),
+        (_experts(_GOOD * np.arange(6, dtype=np.uint8)[:, None, None]), "a token with expert 0 alone"),
+    ],
+)
+def test_experts_that_can_not_be_trusted_are_an_engine_error(text: str | None, message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        read_completion(_answer(routed_experts=text), "http://server", _body())
+
+
 async def test_address_where_nobody_listens_is_unavailable_in_one_line(tmp_path: Path) -> None:
     engine = VllmEngine(EngineConfig(kind="vllm", url="http://127.0.0.1:9"), tmp_path)
     with pytest.raises(EngineUnavailableError, match=r"127\.0\.0\.1:9") as caught:
@@ -108,6 +162,25 @@ async def test_interpreter_is_found_from_where_the_command_was_given(
     server = VllmServer(EngineConfig(kind="vllm", vllm_python="bin/python"), tmp_path, tmp_path / "work")
     with pytest.raises(EngineUnavailableError, match="code 3"):
         await server.start()
+
+
+async def test_a_server_that_can_not_tell_experts_is_an_error_that_names_the_option_and_what_it_needs(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text(CONFIG)
+    python = tmp_path / "python"
+    # as vLLM 0.32 on a CPU, if it was asked for what it refuses
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$* $VLLM_USE_V2_MODEL_RUNNER" in *--enable-return-routed-experts*1) ;; *) exit 3;; esac\n'
+        "echo 'pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig'\n"
+        "echo '  Value error, Model Runner V2 requires Triton. [type=value_error]'\n"
+        "exit 1\n"
+    )
+    python.chmod(0o755)
+    config = EngineConfig(kind="vllm", vllm_python=str(python), return_routed_experts=True)
+    with pytest.raises(EngineUnavailableError, match=r"requires Triton.*engine\.return_routed_experts needs a policy"):
+        await VllmServer(config, tmp_path, tmp_path / "work").start()
 
 
 async def test_missing_interpreter_is_unavailable_in_one_line(tmp_path: Path) -> None:

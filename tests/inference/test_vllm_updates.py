@@ -4,16 +4,21 @@ What real servers do is in tests/vllm; these are the faults that a real one show
 """
 
 import asyncio
+import base64
+import io
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from swe_rl.config import EngineConfig
-from swe_rl.errors import EngineError, EngineUnavailableError, PolicyError
+from swe_rl.errors import ConfigError, EngineError, EngineUnavailableError, PolicyError
 from swe_rl.inference.engine import SamplingParams
 from swe_rl.inference.replicas import ReplicatedEngine
 from swe_rl.inference.vllm import VllmEngine
@@ -21,6 +26,17 @@ from swe_rl.inference.vllm import VllmEngine
 PARAMS = SamplingParams(1.0, 8, ())
 UPDATE = ["/pause", "/start_weight_update", "/update_weights", "/finish_weight_update"]
 GENERATE = "/inference/v1/generate"
+
+
+def experts_of(context: Sequence[int]) -> NDArray[np.uint8]:
+    """[tokens, 2 layers, 2]: each token's tell its position and itself."""
+    return np.array([[[position, token], [token, position]] for position, token in enumerate(context, 1)], np.uint8)
+
+
+def as_text(array: NDArray[np.uint8]) -> str:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 class Server:
@@ -33,6 +49,7 @@ class Server:
         self.is_deaf = False  # to the new version
         self.report: dict[str, Any] = {}
         self.num_problems = 0
+        self.tells_experts = False
         self.answers: list[tuple[list[int], str]] = []
         self.hangs = asyncio.Event()  # set: generations are never answered
         self.is_asked = asyncio.Event()
@@ -67,11 +84,9 @@ class Server:
         if path == "/weight_info":
             return {"weight_version": self.version}
         if path == "/collective_rpc" and body["method"] == "swe_rl_check":
-            return {
-                "results": [
-                    {"problems": ["a tensor is missing"][: self.num_problems], "num_problems": self.num_problems}
-                ]
-            }
+            problems = ["a tensor is missing"][: self.num_problems]
+            told = {"num_problems": self.num_problems, "returns_routed_experts": self.tells_experts}
+            return {"results": [{"problems": problems, **told}]}
         if path == "/collective_rpc":
             good = {
                 "num_checked": 5,
@@ -87,10 +102,10 @@ class Server:
             if self.ignored_aborts < 0:
                 self.aborted.set()
         if path == GENERATE:
-            return await self.generate()
+            return await self.generate(body)
         return {}
 
-    async def generate(self) -> Any:
+    async def generate(self, body: Any) -> Any:
         self.is_asked.set()
         if self.hangs.is_set():
             await self.aborted.wait()
@@ -100,6 +115,10 @@ class Server:
         content = [{"token_id": token, "logprob": -token / 10} for token in ids]
         spans = [{"version": self.version, "start": 0, "end": len(ids)}]
         choice = {"token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason, "weight_versions": spans}
+        start = body["sampling_params"].get("routed_experts_prompt_start")
+        if self.tells_experts and start is not None and ids:
+            context = [*body["token_ids"], *ids]
+            choice["routed_experts"] = as_text(experts_of(context)[start:-1])
         return {"choices": [choice]}
 
 
@@ -189,9 +208,9 @@ async def test_a_cut_generation_is_one_completion_of_all_its_parts_within_its_bu
     versions = iter("3457")
     generate = server.generate
 
-    async def next_version() -> Any:
+    async def next_version(body: Any) -> Any:
         server.version = next(versions)
-        return await generate()
+        return await generate(body)
 
     server.generate = next_version
     completion = await engine.generate("s", [50, 51], PARAMS)
@@ -254,3 +273,41 @@ async def test_a_replica_that_fails_an_update_gives_its_generations_to_one_that_
         assert await running == [42]
     await both.close()
     listener.close()
+
+
+@pytest.fixture
+async def telling(server: Server, tmp_path: Path) -> AsyncIterator[VllmEngine]:
+    """Asks for experts of a server that tells them."""
+    server.tells_experts = True
+    engine = VllmEngine(EngineConfig(kind="vllm", url=server.url, return_routed_experts=True), tmp_path)
+    await engine.load(tmp_path, 3)
+    yield engine
+    await engine.close()
+
+
+@pytest.mark.parametrize("start", [0, 2, 3])
+async def test_experts_of_a_generation_that_was_cut_are_put_together_by_position(
+    server: Server, telling: VllmEngine, start: int
+) -> None:
+    server.answers = [([], "abort"), ([11, 12], "abort"), ([13], "abort"), ([], "abort"), ([14, 15], "stop")]
+    completion = await telling.generate("s", [7, 8, 9], replace(PARAMS, experts_from=start))
+    assert completion.token_ids.tolist() == [11, 12, 13, 14, 15]
+    asked = [body["sampling_params"]["routed_experts_prompt_start"] for path, body in server.calls if path == GENERATE]
+    assert asked == [start, start, 4, 5, 5]
+    assert completion.routed_experts is not None and completion.routed_experts.start == start
+    expected = experts_of([7, 8, 9, 11, 12, 13, 14, 15])[start:-1]
+    np.testing.assert_array_equal(completion.routed_experts.experts, expected)
+
+
+async def test_a_server_that_stops_telling_experts_gives_no_completion(server: Server, telling: VllmEngine) -> None:
+    server.tells_experts = False
+    with pytest.raises(EngineError, match="no routed_experts in the answer"):
+        await sample(telling)
+
+
+async def test_a_server_that_tells_no_experts_is_refused_before_it_gets_weights(server: Server, tmp_path: Path) -> None:
+    engine = VllmEngine(EngineConfig(kind="vllm", url=server.url, return_routed_experts=True), tmp_path)
+    with pytest.raises(ConfigError, match=r"return_routed_experts is true, but vllm .* was started without it"):
+        await engine.load(tmp_path, 3)
+    assert server.routes == ["/collective_rpc"]
+    await engine.close()

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-CONFIGS = {"qwen3": Qwen3Config, "qwen2": Qwen2Config, "llama": LlamaConfig}
+CONFIGS = {"qwen3": Qwen3Config, "qwen2": Qwen2Config, "llama": LlamaConfig, "qwen3_moe": Qwen3MoeConfig}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": True}
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +40,7 @@ def make_model() -> Callable[..., PreTrainedModel]:
             max_position_embeddings=512,
             tie_word_embeddings=is_tied,
             **({} if family == "qwen2" else {"head_dim": 16}),
+            **(EXPERTS if family == "qwen3_moe" else {}),
         )
         model = AutoModelForCausalLM.from_config(config)
         with torch.no_grad():

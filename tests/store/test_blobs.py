@@ -1,5 +1,7 @@
 """A group survives the way to bytes and back, every field of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -21,6 +23,17 @@ def test_every_field_of_a_group_comes_back(script):
             assert getattr(theirs, name) == getattr(ours, name)
     assert np.isnan(back.trajectories[0].infer_logprobs[0])
     assert back.trajectories[3].verdict is None
+
+
+def test_recorded_experts_come_back_of_those_that_have_them(script):
+    group = script.make_group(7)
+    first, *rest = group.trajectories
+    experts = np.random.default_rng(0).integers(-1, 300, (len(first), 3, 2)).astype(np.int16)
+    group = replace(group, trajectories=(replace(first, routed_experts=experts), *rest))
+    back = decode_group(encode_group(group), "here")
+    assert back.trajectories[0].routed_experts.dtype == np.int16
+    np.testing.assert_array_equal(back.trajectories[0].routed_experts, experts)
+    assert all(t.routed_experts is None for t in back.trajectories[1:])
 
 
 def test_the_same_group_gives_the_same_bytes(script):

@@ -9,33 +9,50 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from swe_rl.config import Config, load_config
 from swe_rl.model import load_model, save_policy, token_logprobs
-from swe_rl.trajectory import Group, Segment, StopReason, Trajectory, Turn
+from swe_rl.trajectory import UNKNOWN_EXPERT, Group, Segment, StopReason, Trajectory, Turn
 from swe_rl.verdict import Outcome, Verdict
 
 VOCAB = 48
+
+
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": True,
+}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True}
 
 
 @pytest.fixture(scope="session")
 def policy_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=16,
-            max_position_embeddings=256,
-            tie_word_embeddings=True,
-        )
-    )
+    return _save(Qwen3ForCausalLM(Qwen3Config(**SIZES)), tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def moe_policy_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers of 6 experts, 2 of them a token; wide weights, as otherwise experts hardly matter."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **EXPERTS))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(1.0, 0.1) if parameter.ndim == 1 else parameter.normal_(0.0, 0.15)
+    return _save(model, tmp_path_factory)
+
+
+def _save(model: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer_dir, out_dir = (tmp_path_factory.mktemp(name) for name in ("tokenizer", "policy"))
     Tokenizer(models.WordLevel({str(i): i for i in range(VOCAB)}, unk_token="0")).save(
         str(tokenizer_dir / "tokenizer.json")
@@ -140,6 +157,26 @@ def _trajectory(
 def make_verdict(reward: float | None) -> Verdict:
     outcome = {None: Outcome.ENVIRONMENT_ERROR, 0.0: Outcome.UNRESOLVED}.get(reward, Outcome.RESOLVED)
     return Verdict(outcome=outcome, reward=reward)
+
+
+@pytest.fixture
+def with_experts() -> Callable[[list[Group]], list[Group]]:
+    """Records random experts of `moe_policy_dir`: siblings have the same in their prompt, the last token none."""
+
+    def draw(rng: np.random.Generator, length: int) -> NDArray[np.int16]:
+        return rng.random((length, 2, 6)).argsort(axis=2)[:, :, :2].astype(np.int16)
+
+    def change(groups: list[Group]) -> list[Group]:
+        def one(group: Group, index: int) -> Trajectory:
+            t = group.trajectories[index]
+            of_prompt = draw(np.random.default_rng(group.index), int(np.argmax(t.sampled)))
+            experts = np.concatenate([of_prompt, draw(np.random.default_rng([group.index, index]), len(t))])[: len(t)]
+            experts[-1] = UNKNOWN_EXPERT
+            return replace(t, routed_experts=experts)
+
+        return [replace(g, trajectories=tuple(one(g, i) for i in range(len(g.trajectories)))) for g in groups]
+
+    return change
 
 
 @pytest.fixture

@@ -107,6 +107,28 @@ def test_ranks_train_as_one(run, tmp_path, make_config, batches, options, num_ra
         assert_equal_states(state(config, NUM_STEPS), state(other, NUM_STEPS), 1e-10)
 
 
+@pytest.mark.parametrize("context_ranks", [1, 2])
+def test_two_ranks_replay_experts_as_one(
+    run, tmp_path, make_config, make_groups, with_experts, moe_policy_dir, context_ranks
+):
+    groups = [with_experts(make_groups(3, first=10 * i, noise=0.6)) for i in range(NUM_STEPS)]
+    batches = [build_batch(step, row_tokens=64, shared_prefix=True, replay_routing=True) for step in groups]
+    base = [f"policy.path={moe_policy_dir}", "engine.return_routed_experts=true", "train.replay_routing=true"]
+    base += ["mask.rule=none", "rollout.max_staleness=99", "train.lr=1e-3", "train.recompute=true"]
+    configs = [
+        make_config(*base, f"run.dir={tmp_path}/alone"),
+        make_config(*base, f"run.dir={tmp_path}/together", f"train.context_ranks={context_ranks}"),
+    ]
+    alone, together = run(1, configs[0], batches), run(2, configs[1], batches)
+    for (metrics, columns), (others, other_columns) in zip(alone, together, strict=True):
+        # two of six experts at random: the routers choose the same ones once in fifteen times
+        assert 0.02 < metrics["mismatch/router_agreement"] < 0.15
+        assert others["train/loss"] == pytest.approx(metrics["train/loss"], rel=1e-4, abs=1e-6)
+        assert others["mismatch/router_agreement"] == pytest.approx(metrics["mismatch/router_agreement"], rel=0.02)
+        np.testing.assert_allclose(other_columns["train_logprobs"], columns["train_logprobs"], atol=1e-4)
+    assert_equal_states(state(configs[0], NUM_STEPS), state(configs[1], NUM_STEPS), 1e-4)
+
+
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
 def test_a_state_goes_on_on_another_number_of_ranks(run, tmp_path, make_config, batches, first, then):
     base = ["train.dtype=float64", "rollout.max_staleness=99", "train.lr=1e-3"]

@@ -1,6 +1,7 @@
 """Other models and precisions than the dense one in float32: experts, as exact; bfloat16, near and not equal."""
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from tokenizers import Tokenizer, models
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from swe_rl.config import EngineConfig
+from swe_rl.errors import EngineUnavailableError
 from swe_rl.inference.engine import SamplingParams
+from swe_rl.inference.routed_experts import join_experts
 from swe_rl.inference.vllm import VllmEngine
+from swe_rl.model import load_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
 
@@ -98,3 +102,28 @@ async def test_bfloat16_differs_by_its_rounding_and_no_more(
         expected = score(policy, _prompt(version), completion.token_ids, PARAMS.temperature)
         assert 1e-5 < np.abs(completion.logprobs - expected).mean() < 0.05
         assert np.abs(completion.logprobs - expected).max() < 0.5
+
+
+async def test_experts_are_those_of_a_whole_forward_pass_or_the_server_refuses_at_its_start(
+    open_engine: Callable[..., VllmEngine], make_moe: Callable[[int], Path]
+) -> None:
+    policy, prompt = make_moe(0), _prompt(3)
+    engine = open_engine(return_routed_experts=True)
+    try:
+        await engine.load(policy, 0)
+    except EngineUnavailableError as error:
+        assert "Model Runner V2" in str(error) and "engine.return_routed_experts" in str(error)
+        pytest.skip("this vLLM has no Model Runner V2, so it doesn't tell experts; it said so")
+    first = await engine.generate("s", prompt, PARAMS)
+    context = [*prompt, *first.token_ids.tolist(), 5, 6, 7]
+    assert first.routed_experts is not None
+    second = await engine.generate("s", context, replace(PARAMS, experts_from=first.routed_experts.end))
+    told = join_experts([first.routed_experts, second.routed_experts])
+    assert told is not None and told.start == 0
+    model = load_model(policy, torch.float32)
+    with torch.no_grad():
+        token_ids = torch.tensor([[*context, *second.token_ids.tolist()[:-1]]])
+        logits = model(token_ids, output_router_logits=True).router_logits
+    expected = torch.stack([layer.softmax(-1).topk(4).indices for layer in logits], 1).sort().values
+    # sets: a server need not keep the order, and near ties may fall either way
+    assert (np.sort(told.experts) == expected.numpy()).all(-1).mean() > 0.99
