@@ -41,29 +41,20 @@ class StepRule:
         return self.num_groups + self.max_extra
 
     def size(self, signals: Sequence[bool]) -> int | None:
-        """How many groups, from the first on, the next step takes; None if it isn't complete.
-
-        Groups without a signal that follow at once go with it, up to the limit: they'd only wait, and grow stale.
-        """
-        end = self._end(signals)
-        while end is not None and end < min(len(signals), self.limit) and not signals[end]:
-            end += 1
-        return end
-
-    def num_missing(self, signals: Sequence[bool], num_steps: int) -> int:
-        """How many groups more the next `num_steps` steps need at least: if all that come carry a signal."""
-        for step in range(num_steps):
-            end = self._end(signals)
-            if end is None:
-                missing = min(self.num_groups - sum(signals), self.limit - len(signals))
-                return missing + (num_steps - step - 1) * self.num_groups
-            signals = signals[end:]
-        return 0
-
-    def _end(self, signals: Sequence[bool]) -> int | None:
+        """How many groups, from the first on, are the next step; None if it isn't complete."""
         found = 0
         for number, signal in enumerate(signals[: self.limit], 1):
             found += signal
             if found == self.num_groups or number == self.limit:
                 return number
         return None
+
+    def num_missing(self, signals: Sequence[bool], num_steps: int) -> int:
+        """How many groups more the next `num_steps` steps need at least: if all that come carry a signal."""
+        for step in range(num_steps):
+            size = self.size(signals)
+            if size is None:
+                missing = min(self.num_groups - sum(signals), self.limit - len(signals))
+                return missing + (num_steps - step - 1) * self.num_groups
+            signals = signals[size:]
+        return 0
