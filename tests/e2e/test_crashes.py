@@ -14,10 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from swe_rl.config import load_config
+from swe_rl.returns import ReturnRule
+from swe_rl.store.rollouts import RolloutStore
+from swe_rl.store.steps import StepRule
+
 ROOT = Path(__file__).parents[2]
 NUM_KILLS = 10
 STEPS = 6
 GROUPS_PER_STEP = 2
+MOST_PER_STEP = 3  # with back-fill
 PARTS = ("run", "serve sandbox", "rollout", "train")
 
 
@@ -29,6 +35,7 @@ def command(run_dir: Path) -> list[str]:
         "synth.num_verified": 4,
         "rollout.group_size": 2,
         "rollout.groups_per_step": GROUPS_PER_STEP,
+        "rollout.max_backfill": MOST_PER_STEP / GROUPS_PER_STEP - 1,
         "train.steps": STEPS,
         "eval.samples_per_task": 1,
         "eval.ks": "[1]",
@@ -140,8 +147,13 @@ def check_run(run_dir: Path) -> None:
         json.loads((run_dir / "policies" / f"v{v:05d}" / "manifest.json").read_text()) for v in range(STEPS + 1)
     ]
     consumed = [group for manifest in manifests for group in manifest["consumed"]]
-    assert len(consumed) == len(set(consumed)) == STEPS * GROUPS_PER_STEP
-    assert [len(manifest["consumed"]) for manifest in manifests] == [0] + [GROUPS_PER_STEP] * STEPS
+    assert len(consumed) == len(set(consumed)) and manifests[0]["consumed"] == []
+    config = load_config(run_dir / "config.json")
+    step = StepRule.of(config.rollout, ReturnRule.of(config).has_signal)
+    store = RolloutStore(run_dir)
+    members = [[store.get(int(group[1:])).trajectories for group in m["consumed"]] for m in manifests[1:]]
+    store.close()
+    assert [step.size([step.has_signal(group) for group in made]) for made in members] == [len(m) for m in members]
     steps = [
         json.loads(line)["step"] for line in (run_dir / "metrics.jsonl").read_text().splitlines() if line.endswith("}")
     ]
