@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from swe_rl.config import load_config
 
     config = load_config(args.config, args.set)
+    _check_ranks(config)
     if args.dry_run:
         print(config.model_dump_json(indent=2))
         return 0
@@ -60,6 +61,15 @@ def run(args: argparse.Namespace) -> int:
                 _evaluate_between(config, url, token)
     _report(run_dir)
     return 0
+
+
+def _check_ranks(config: "Config") -> None:
+    """The trainer would say it, too, but only once the cold start is evaluated."""
+    num_ranks, context_ranks = config.train.num_ranks, config.train.context_ranks
+    if num_ranks % context_ranks:
+        raise ConfigError(
+            f"train.num_ranks is {num_ranks}, expected a multiple of train.context_ranks, which is {context_ranks}"
+        )
 
 
 @contextlib.contextmanager

@@ -68,6 +68,11 @@ def test_a_missing_config_is_one_line_and_exit_code_2() -> None:
     assert_one_line(swe_rl("run", "--config", "nowhere.toml"), 2, "nowhere.toml", "quickstart")
 
 
+def test_ranks_of_a_row_that_do_not_divide_the_ranks_are_one_line_and_exit_code_2() -> None:
+    settings = ("--set", "train.num_ranks=3", "--set", "train.context_ranks=2")
+    assert_one_line(swe_rl("run", "--config", "quickstart", *settings), 2, "train.num_ranks is 3", "multiple", "is 2")
+
+
 def test_dry_run_prints_the_resolved_configuration() -> None:
     result = swe_rl("run", "--config", "quickstart", "--set", "train.steps=3", "--dry-run")
     assert json.loads(result.stdout)["train"]["steps"] == 3
