@@ -105,7 +105,7 @@ async def test_a_release_while_a_load_waits_ends_what_runs_and_what_is_held_back
     assert not load.done()
     await engine.release("s")
     aborted = await running
-    assert aborted.finish_reason == "abort" and set(aborted.policy_version.tolist()) == {0}
+    assert aborted.finish_reason == "abort" and set(aborted.policy_version.tolist()) <= {0}
     await load
     assert (await held[1]).policy_version.tolist() == [1, 1, 1]
     assert len((await engine.generate("s", _prompt(8, 4), _sampling(3))).token_ids) == 3
