@@ -24,6 +24,11 @@ class TrainConfig(Section):
         default="constant", description="linear: from lr after the warm-up down to a tenth of it at the last step"
     )
     frozen: list[str] = Field(default=[], description="prefixes of the names of parameters that keep their values")
+    lora_rank: int = Field(default=0, ge=0, description="adapters of this rank train, the weights below stay; 0: off")
+    lora_alpha: int = Field(default=32, ge=1, description="adapters count lora_alpha / lora_rank times")
+    lora_targets: list[str] = Field(
+        default=[], description="names of linear layers, e.g. q_proj; empty: all but the output head"
+    )
     minibatches: int = Field(default=1, ge=1, description="optimiser updates a step")
     row_tokens: int = Field(default=2048, ge=16, description="length of one packed row")
     shared_prefix: bool = Field(default=True, description="siblings in one row have their prompt in it once")
@@ -99,5 +104,7 @@ class LossConfig(Section):
     )
     constant_length: int = Field(default=1024, ge=1, description="constant: tokens that a sequence is taken to have")
     denominator: Literal["original", "kept"] = Field(default="original", description="do masked tokens count in it?")
-    kl_coef: float = Field(default=0.0, ge=0, description="of the KL to the cold start; above 0 it is held in memory")
+    kl_coef: float = Field(
+        default=0.0, ge=0, description="of the KL to the cold start; above 0 it is held in memory, once with adapters"
+    )
     kl_estimator: Literal["k2", "k3"] = Field(default="k3", description="of that KL for each token; see train/loss.py")

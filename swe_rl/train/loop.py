@@ -27,6 +27,7 @@ from swe_rl.returns import ReturnRule
 from swe_rl.store.policies import PolicyManifest, PolicyStore
 from swe_rl.store.rollouts import RolloutStore
 from swe_rl.store.steps import StepRule
+from swe_rl.train.adapters import ADAPTER_DIR
 from swe_rl.train.alarm import check_mismatch
 from swe_rl.train.batch import TokenBatch, build_batch
 from swe_rl.train.checkpoint import saved_versions
@@ -112,7 +113,9 @@ def publish_cold_start(config: Config, policies: PolicyStore) -> PolicyManifest:
         return latest
     source = config.policy.path
     check_policy_dir(source)
-    return policies.publish(lambda out_dir: shutil.copytree(source, out_dir, dirs_exist_ok=True), 0)
+    # adapters that lie beside its weights are merged into them already, and of another run's cold start
+    other = shutil.ignore_patterns(ADAPTER_DIR)
+    return policies.publish(lambda out_dir: shutil.copytree(source, out_dir, dirs_exist_ok=True, ignore=other), 0)
 
 
 def _start(config: Config, rollouts: RolloutStore, policies: PolicyStore) -> Trainer:

@@ -28,7 +28,7 @@ from swe_rl.train.masking import Masking
 from swe_rl.train.mismatch import describe_mask, describe_mismatch
 from swe_rl.train.ranks import join_ranks
 from swe_rl.train.token_log import TokenColumns
-from swe_rl.train.weights import Reference, Weights
+from swe_rl.train.weights import Weights
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +73,7 @@ class Trainer:
         self._writer = StateWriter(state_dir, config.train.keep_last, config.train.keep_every)
         self._masking = Masking(config.mask, config.rollout.max_staleness)
         self._weights = Weights(policy_dir, config.train, self.ranks)
-        has_reference = config.loss.kl_coef > 0
-        self._reference = Reference(policy_dir, config.train, self.ranks) if has_reference else None
+        self._reference = self._weights.reference() if config.loss.kl_coef > 0 else None
 
     def update(self, batch: TokenBatch) -> StepResult:
         """Trains on all rows once, in `train.minibatches` optimiser updates; the version rises by one."""
@@ -129,7 +128,7 @@ class Trainer:
             reason = str(error).splitlines()[0]
             raise StoreError(
                 f"{self._state_dir}: state of version {version} is of another model than {self._policy_dir}: {reason}; "
-                "give the run the policy.path that it was started with"
+                "give the run the policy.path, train.frozen and train.lora_* that it was started with"
             ) from error
         torch.set_rng_state(state["random"])
         self.version = int(state["version"])
@@ -159,9 +158,10 @@ class Trainer:
         done: list[Replay] = []
         value = 0.0
         for index, row in enumerate(self._mine(rows)):
+            reference_N = None if self._reference is None else self._reference.logprobs(row)
             scores = self._weights.scores(row)
             replay = self._replay_of(row, scores, None if replays is None else replays[index])
-            loss = self._loss(replay, scores.logprobs, denominator, totals)
+            loss = self._loss(replay, scores.logprobs, reference_N, denominator, totals)
             torch.autograd.backward(loss)
             value += float(loss.detach())
             totals.entropy += float(scores.entropy.detach()[row.trainable_N].nansum())
@@ -171,7 +171,9 @@ class Trainer:
         self._step(value, denominator, int(all_kept), totals)
         return done
 
-    def _loss(self, replay: Replay, new_logprobs_N: Tensor, denominator: int, totals: _Totals) -> Tensor:
+    def _loss(
+        self, replay: Replay, new_logprobs_N: Tensor, reference_N: Tensor | None, denominator: int, totals: _Totals
+    ) -> Tensor:
         config, row, keep_N = self._config.loss, replay.row, replay.mask.keep
         counted_N = keep_N if config.denominator == "kept" else row.trainable_N
         scale_N = token_scale(config.aggregation, counted_N, row.document_N)
@@ -186,9 +188,9 @@ class Trainer:
             clip_high=config.clip_high,
         )
         totals.num_clipped += loss.num_clipped
-        if self._reference is None:
+        if reference_N is None:
             return loss.value
-        kl_N = reference_kl(config.kl_estimator, new_logprobs_N, self._reference.logprobs(row), keep_N)
+        kl_N = reference_kl(config.kl_estimator, new_logprobs_N, reference_N, keep_N)
         totals.reference_kl += float(kl_N.detach().sum())
         return loss.value + config.kl_coef * (kl_N * scale_N).sum() / max(denominator, 1)
 

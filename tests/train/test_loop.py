@@ -131,7 +131,9 @@ def mixed(make_groups, signals, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [[], [BACKFILL, "train.save_every=2"]], ids=["each step", "back-fill, every other step"]
+    "options",
+    [[], [BACKFILL, "train.save_every=2"], ["train.lora_rank=2", "train.save_every=2"]],
+    ids=["each step", "back-fill, every other step", "adapters, every other step"],
 )
 def test_a_run_killed_at_each_step_goes_on_bit_equal(make_config, make_groups, tmp_path, options):
     groups = mixed(make_groups, "-++-+---++", noise=0.2)

@@ -52,10 +52,11 @@ async def sample(engine: LocalEngine, prompt: list[int], group_id: str, member: 
 
 @pytest.mark.parametrize("lr", ["1e-30", "0.01"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("options", [[], ["train.lora_rank=4"]], ids=["whole", "adapters"])
 async def test_engine_and_trainer_never_drift_apart_over_published_versions(
-    make_config: Callable[..., Config], tmp_path: Path, lr: str, dtype: str
+    make_config: Callable[..., Config], tmp_path: Path, lr: str, dtype: str, options: list[str]
 ) -> None:
-    config = make_config("mask.rule=none", f"train.lr={lr}", f"engine.dtype={dtype}")
+    config = make_config("mask.rule=none", f"train.lr={lr}", f"engine.dtype={dtype}", *options)
     policies = PolicyStore(config.run.dir)
     trainer = Trainer(publish_cold_start(config, policies).path, config, tmp_path / "state")
     engine = LocalEngine(EngineConfig(dtype=dtype, max_batch=4, max_context=64), seed=3)

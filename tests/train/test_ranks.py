@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from swe_rl.errors import ConfigError
 from swe_rl.model import Context
@@ -59,6 +60,18 @@ def state(config, version):
     return torch.load(config.run.dir / "state" / f"step_{version:06d}" / "state.pt", weights_only=True)
 
 
+def assert_equal_policies(one, two):
+    """Weights and, if there are any, the adapters beside them."""
+    directories = [config.run.dir / "policy" for config in (one, two)]
+    files, others = ([file.relative_to(d) for file in sorted(d.rglob("*.safetensors"))] for d in directories)
+    assert files == others
+    for file in files:
+        ours, theirs = (load_file(directory / file) for directory in directories)
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            torch.testing.assert_close(theirs[name], value, rtol=1e-6, atol=1e-7)
+
+
 def assert_equal_states(one, two, tolerance):
     for name, value in one["model"].items():
         torch.testing.assert_close(two["model"][name], value, rtol=tolerance, atol=tolerance)
@@ -91,8 +104,9 @@ def assert_equal_results(alone, together):
         (["mask.rule=kpop"], ["2", "2 of one context", "4 of two contexts"]),
         (["mask.rule=geometric", "mask.low=0.9", "mask.high=1.2", *SEQUENCES], ["2", "2 of one context"]),
         (["train.frozen=['model.embed_tokens']", "train.recompute=true"], ["2", "2 of one context"]),
+        (["train.lora_rank=3", "train.recompute=true", "loss.kl_coef=0.2"], ["2", "2 of one context"]),
     ],
-    ids=["tokens", "sequences and a reference", "frozen and recomputed"],
+    ids=["tokens", "sequences and a reference", "frozen and recomputed", "adapters and a reference"],
 )
 def test_ranks_train_as_one(run, tmp_path, make_config, batches, options, num_ranks):
     base = ["train.dtype=float64", "mask.phi=0.002", "rollout.max_staleness=99", "train.lr=1e-3", *options]
@@ -105,6 +119,7 @@ def test_ranks_train_as_one(run, tmp_path, make_config, batches, options, num_ra
         other = make_config(*base, *of_context, f"run.dir={tmp_path}/{index}")
         assert_equal_results(alone, run(size, other, batches))
         assert_equal_states(state(config, NUM_STEPS), state(other, NUM_STEPS), 1e-10)
+        assert_equal_policies(config, other)
 
 
 @pytest.mark.parametrize("context_ranks", [1, 2])
@@ -129,18 +144,24 @@ def test_two_ranks_replay_experts_as_one(
     assert_equal_states(state(configs[0], NUM_STEPS), state(configs[1], NUM_STEPS), 1e-4)
 
 
-@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
-def test_a_state_goes_on_on_another_number_of_ranks(run, tmp_path, make_config, batches, first, then):
-    base = ["train.dtype=float64", "rollout.max_staleness=99", "train.lr=1e-3"]
+@pytest.mark.parametrize(
+    ("first", "then", "options"),
+    [(2, 1, []), (1, 2, []), (2, 1, ["train.lora_rank=3", "loss.kl_coef=0.2"])],
+    ids=["fewer", "more", "fewer, with adapters"],
+)
+def test_a_state_goes_on_on_another_number_of_ranks(run, tmp_path, make_config, batches, first, then, options):
+    base = ["train.dtype=float64", "rollout.max_staleness=99", "train.lr=1e-3", *options]
     config, straight = make_config(*base, f"run.dir={tmp_path}/a"), make_config(*base, f"run.dir={tmp_path}/b")
     run(first, config, batches[:2])
     run(then, config, batches, "2")
     run(1, straight, batches)
     assert_equal_states(state(straight, NUM_STEPS), state(config, NUM_STEPS), 1e-10)
+    assert_equal_policies(straight, config)
 
 
+@pytest.mark.parametrize("options", [[], ["train.lora_rank=3"]], ids=["whole", "adapters"])
 def test_a_rank_whose_microbatches_are_all_masked_neither_hangs_nor_changes_the_others(
-    run, tmp_path, make_config, make_groups
+    run, tmp_path, make_config, make_groups, options
 ):
     """Two microbatches, one a rank; on the second rank the engine's log-probabilities are no numbers."""
     batch = build_batch(make_groups(1, noise=0.6), row_tokens=70, shared_prefix=True)
@@ -149,7 +170,7 @@ def test_a_rank_whose_microbatches_are_all_masked_neither_hangs_nor_changes_the_
     rows[1].infer_logprobs_N.fill_(math.nan)
     masked = TokenBatch(rows, batch.trajectories, batch.metrics)
     nothing = TokenBatch(rows[1:], batch.trajectories, batch.metrics)
-    base = ["train.dtype=float64", "mask.phi=0.002", "rollout.max_staleness=99", "train.lr=1e-3"]
+    base = ["train.dtype=float64", "mask.phi=0.002", "rollout.max_staleness=99", "train.lr=1e-3", *options]
     kinds = [(1, 1), (2, 1), (2, 2)]
     configs = [make_config(*base, f"train.context_ranks={c}", f"run.dir={tmp_path}/{n}-{c}") for n, c in kinds]
     for config, (num_ranks, _) in zip(configs, kinds, strict=True):
