@@ -92,7 +92,8 @@ def _mask_and_metrics(batch: TokenBatch, config: Config) -> None:
     parts = []
     for row in batch.rows:
         train_logprobs_N = torch.full(row.infer_logprobs_N.shape, -12.1)
-        replay = Replay(row, train_logprobs_N, masking(row, train_logprobs_N, 0))
+        agreement_N = torch.full_like(train_logprobs_N, torch.nan)
+        replay = Replay(row, train_logprobs_N, masking(row, train_logprobs_N, 0), agreement_N)
         parts.append(replay_columns(replay, config.mask.eps_p))
     columns = token_columns(batch, parts, 0)
     describe_mask(columns)

@@ -3,6 +3,7 @@
 import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -82,7 +83,8 @@ def refused(name: str, **headers: str) -> httpx.Response:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waits: list[float] = []
-    monkeypatch.setattr("swe_rl.client.synchronous.time.sleep", waits.append)
+    # not the sleep of all threads: some that other tests left sleep, too
+    monkeypatch.setattr("swe_rl.client.synchronous.time", SimpleNamespace(sleep=waits.append))
     return waits
 
 
