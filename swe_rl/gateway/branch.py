@@ -44,6 +44,10 @@ class Branch:
     def ends_at(self, tip: Tip) -> bool:
         return not self.is_busy and len(self.messages) == tip.num_messages
 
+    def fits(self, tip: Tip, rest: Sequence[ChatMessage]) -> bool:
+        """Can `rest` be said behind `tip`?"""
+        return True
+
     def fork(self, tip: Tip, name: str) -> "Branch":
         """Another branch from `tip` on, all of whose tokens are context."""
         tips = [one for one in self.tips if one.num_messages <= tip.num_messages]
@@ -121,10 +125,13 @@ class TextBranch(Branch):
         for tip in reversed(self.tips):
             pieces = self.messages[: tip.num_messages]
             said = "".join(piece.text for piece in pieces)
-            # The stop token was sampled: who goes on without it means another text.
             if prompt.startswith(said + tip.stop):
                 return pieces
         return []
+
+    def fits(self, tip: Tip, rest: Sequence[ChatMessage]) -> bool:
+        """The stop token was sampled: who goes on without it means another text."""
+        return "".join(one.text for one in rest).startswith(tip.stop)
 
     def told(self, token_ids: Sequence[int], parsed: ParsedCompletion, renderer: Renderer) -> ChatMessage:
         """All of it but the stop token."""

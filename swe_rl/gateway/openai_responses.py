@@ -171,7 +171,7 @@ def _items(answer: Answer) -> list[dict[str, Any]]:
     if answer.reasoning:
         thought = {"type": "reasoning_text", "text": answer.reasoning}
         items.append({"type": "reasoning", "id": f"rs_{uuid4().hex}", "summary": [], "content": [thought]})
-    if answer.message.text:
+    if answer.message.text or not answer.message.calls:  # without an item the scaffold could not say it again
         part = {"type": "output_text", "text": answer.message.text, "annotations": [], "logprobs": []}
         items.append({"type": "message", "id": f"msg_{uuid4().hex}", "role": "assistant", "content": [part]})
     for call in answer.message.calls:

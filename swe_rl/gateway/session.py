@@ -90,7 +90,9 @@ class GatewaySession:
         stops = self._renderer.stop_token_ids
         branch.is_busy = True
         try:
-            sampling = SamplingParams(self._temperature, budget, stops, branch.recording.num_routed)
+            # the token that the next one is drawn after is computed again, though a fork may know its experts
+            experts_from = min(branch.recording.num_routed, num_prompt_tokens - 1)
+            sampling = SamplingParams(self._temperature, budget, stops, experts_from)
             completion = await self._engine.generate(branch.name, branch.recording.token_ids, sampling)
             check_completion(completion, budget, stops, branch.name)
             if completion.finish_reason == "abort":
@@ -136,6 +138,7 @@ class GatewaySession:
             if type(branch) is kind
             and branch.tools == tools
             and (tip := branch.tip_within(same_start(branch.messages, messages)))
+            and branch.fits(tip, messages[tip.num_messages :])
         ]
         if not places:
             return self._begin(kind(self._free_name(), tools), messages)

@@ -66,6 +66,20 @@ async def test_chat_can_go_on_with_a_conversation_that_responses_began(stage, cl
 
 
 @pytest.mark.parametrize(
+    ("reply", "more"), [("", {}), ("<think>hm</think>", {}), ("<think>" + "hm " * 9, {"max_output_tokens": 5})]
+)
+async def test_an_answer_without_text_or_calls_is_an_item_that_the_conversation_goes_on_behind(
+    stage, client, script, reply, more
+) -> None:
+    script(reply, "two")
+    first = await client.responses.create(model="policy", input=ASK, **more)
+    said = [*ASK, *[item.model_dump() for item in first.output], {"role": "user", "content": "So?"}]
+    await client.responses.create(model="policy", input=said)
+    (trajectory,) = await stage.close()
+    assert len(trajectory.turns) == 2
+
+
+@pytest.mark.parametrize(
     ("body", "message"),
     [
         ([], "the body is a list"),

@@ -1,11 +1,18 @@
 """Completions of a text that the scaffold renders itself."""
 
 import random
+from dataclasses import replace
 
+import numpy as np
 import openai
 import pytest
 
-from swe_rl.trajectory import Trajectory
+from swe_rl.agent.render import Renderer
+from swe_rl.errors import EngineError
+from swe_rl.gateway.session import GatewaySession, SessionIds
+from swe_rl.inference.routed_experts import RoutedExperts
+from swe_rl.inference.scripted import ScriptedEngine
+from swe_rl.trajectory import StopReason, Trajectory
 
 
 @pytest.fixture
@@ -96,6 +103,48 @@ async def test_whatever_is_gone_on_with_the_engine_sees_the_prompt_and_each_answ
             break
     trajectories = await stage.close()
     assert sorted(text for one in trajectories for text in stage.sampled_texts(one)) == sorted(answers)
+
+
+class Routed(ScriptedEngine):
+    """Says which experts each token had, as vLLM does: only from a token of the context on."""
+
+    async def generate(self, session_id, token_ids, sampling):
+        completion = await super().generate(session_id, token_ids, sampling)
+        start = sampling.experts_from
+        if start >= len(token_ids):
+            raise EngineError(f"engine: experts from {start} on, the context has {len(token_ids)} tokens")
+        experts = np.zeros((len(token_ids) + len(completion.token_ids) - 1 - start, 1, 1), dtype=np.int16)
+        return replace(completion, routed_experts=RoutedExperts(start, experts))
+
+
+async def test_a_fork_whose_experts_are_all_known_asks_for_those_of_its_last_token(policy_dir, limits) -> None:
+    engine = Routed(lambda *_: "one two three four", policy_dir / "tokenizer.json")
+    await engine.load(policy_dir, 0)
+    renderer = Renderer.from_policy(policy_dir)
+    session = GatewaySession(
+        SessionIds("t", "g", "task", "train"), engine=engine, renderer=renderer, temperature=1.0, limits=limits
+    )
+    begun = "Count: " + (await session.complete_text("Count: ", 3)).message.text
+    for _ in range(3):
+        await session.complete_text(begun, 1)
+    for trajectory in session.trajectories(StopReason.SUBMITTED, None):
+        assert (trajectory.routed_experts[:-1] == 0).all()
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_the_engine_sees_the_prompt_where_the_same_text_was_sampled_with_and_without_its_end(
+    stage, client, script, seed
+) -> None:
+    draw = random.Random(seed)
+    stop = stage.renderer.decode(stage.renderer.stop_token_ids[:1])
+    script("one two")
+    length = len(stage.renderer.raw("one two").token_ids)
+    for _ in range(12):
+        prompt = "Say: " + "".join(draw.choice(["one two", f"one two{stop}", ", "]) for _ in range(draw.randrange(4)))
+        await client.completions.create(model="policy", prompt=prompt, max_tokens=draw.choice([length, length + 1]))
+        assert stage.contexts[-1] == prompt
+        if len(stage.gateway.session(client.api_key)._branches) == 4:
+            break
 
 
 @pytest.mark.parametrize(
