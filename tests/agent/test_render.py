@@ -220,6 +220,7 @@ def test_reasoning_hides_a_call_and_ends_at_its_marker(renderer: Renderer, polic
         ('{"name": "view", "arguments": {"path": "a", "path": "b"}}', "twice"),
         ('{"name": "view", "arguments": {"path": "a",}}', "not JSON"),
         ('{"name": "view", "arguments": {"start": NaN}}', "NaN"),
+        ('{"name": "view", "arguments": {"start": 1e999}}', "1e999"),
         ("{'name': 'view', 'arguments': {}}", "not JSON"),
         ('{"name": "view", "arguments": {"path": "a\nb"}}', "not JSON"),
         ('{"name": "view", "arguments": {"path": "\\ud800"}}', "valid Unicode"),

@@ -4,6 +4,7 @@ Text and an index flow in, values with their places flow out. Any text is accept
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -85,13 +86,19 @@ def _no_constant(literal: str) -> NoReturn:
     raise Malformed(f"{literal} isn't JSON")
 
 
+def _finite(literal: str) -> float:
+    """What is too large for a float would be written as no JSON has it."""
+    value = float(literal)
+    return value if math.isfinite(value) else _no_constant(literal)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) != len(pairs):
         raise Malformed("a key occurs twice")
     return dict(pairs)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique)
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique)
 
 
 def _decode(text: str, start: int) -> tuple[Any, int]:
