@@ -17,7 +17,7 @@ class Cutoff:
     """
 
     def __init__(self, size: int, quorum: float, grace_s: float) -> None:
-        self._num_awaited = math.ceil(quorum * size - 1e-9)  # 0.7 of 10 is 7, whatever the product is in binary
+        self._num_awaited = max(1, math.ceil(quorum * size - 1e-9))  # 0.7 of 10 is 7, whatever its product is in binary
         self._grace_s = grace_s
         self._scopes: set[asyncio.Timeout] = set()
 

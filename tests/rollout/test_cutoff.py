@@ -67,7 +67,8 @@ MEMBERS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 500)), min_size=
 
 
 @settings(deadline=None, max_examples=300)
-@given(MEMBERS, st.sampled_from([0.3, 0.5, 0.75, 0.9, 1.0]), st.sampled_from([0.25, 30.25, 1000.25]))
+@given(MEMBERS, st.sampled_from([1e-12, 0.3, 0.5, 0.75, 0.9, 1.0]), st.sampled_from([0.25, 30.25, 1000.25]))
+@example([(0, 10), (0, 100)], 1e-12, 30.25)
 @example([(0, 10), (0, 12), (0, 500), (200, 20)], 0.5, 30.25)
 def test_a_member_ends_by_its_work_its_deadline_or_the_grace_after_the_quorum_whichever_is_first(
     members: list[tuple[int, int]], quorum: float, grace_s: float
