@@ -121,7 +121,10 @@ class Index:
     @contextmanager
     def _transaction(self, is_writer: bool) -> Iterator[Connection]:
         try:
-            with self._engine.connect().execution_options(is_writer=is_writer) as connection, connection.begin():
+            options: dict[str, Any] = {"is_writer": is_writer}
+            if not is_writer and self._engine.dialect.name == "postgresql":
+                options["isolation_level"] = "REPEATABLE READ"  # else each statement sees what was committed before it
+            with self._engine.connect().execution_options(**options) as connection, connection.begin():
                 if is_writer and connection.dialect.name == "postgresql":
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
                 yield connection

@@ -4,11 +4,13 @@ import fcntl
 import os
 
 import pytest
+from sqlalchemy import func, select
 
 from swe_rl.errors import ChecksumError, StoreError
 from swe_rl.store.blobs import encode_group
 from swe_rl.store.rollouts import RolloutStore
 from swe_rl.store.rows import GroupCounts
+from swe_rl.store.schema import GROUPS
 from swe_rl.store.steps import StepRule
 
 
@@ -30,6 +32,18 @@ def test_a_stored_group_is_read_back_bit_for_bit(run, script):
     assert encode_group(run.rollouts().get(5)) == encode_group(script.make_group(5))
     row = run.rollouts().groups()[0]
     assert (row.index, row.group_id, row.task_id, row.split, row.policy_version) == (5, "g00005", "task-2", "train", 0)
+
+
+def test_what_is_read_together_is_of_one_moment(run, script):
+    store, other = run.rollouts(), run.rollouts()
+    with store._index.read() as connection:
+        query = select(func.count()).select_from(GROUPS)
+        before = connection.execute(query).scalar_one()
+        other.append(script.make_group(0))
+        assert connection.execute(query).scalar_one() == before
+    assert store.counts().written == 1
+    store.close()
+    other.close()
 
 
 def test_the_first_group_of_an_index_wins_and_the_second_leaves_no_file(run, script):
