@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from swe_rl.config import Config
-from swe_rl.errors import ConfigError
 from swe_rl.trajectory import StopReason
 
 AdvantageKind = Literal["group_mean", "group_std", "leave_one_out", "batch_std", "rejection"]
@@ -51,13 +50,7 @@ class ReturnRule:
 
     @classmethod
     def of(cls, config: Config) -> "ReturnRule":
-        """Raises ConfigError for a buffer that is longer than the context."""
         train = config.train
-        if train.overlong_penalty and train.overlong_buffer > config.engine.max_context:
-            raise ConfigError(
-                f"train.overlong_buffer is {train.overlong_buffer}, expected at most engine.max_context "
-                f"({config.engine.max_context})"
-            )
         return cls(
             train.advantage,
             train.discount,

@@ -81,6 +81,19 @@ def test_an_infinite_bound_survives_the_dump(tmp_path: Path) -> None:
     assert load_config(dumped) == config
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rollout.max_backfill=0.06", r"max_backfill is 0.06, which is no whole group .* at least 0.0625"),
+        ("rollout.max_backfill=1e300", "max_backfill"),
+        ("train.overlong_penalty=inf", "overlong_penalty"),
+    ],
+)
+def test_a_number_that_could_mean_nothing_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [override])
+
+
 def test_a_key_where_a_section_should_be_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text("run = 5\n")

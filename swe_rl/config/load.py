@@ -38,6 +38,23 @@ class Config(Section):
             raise ValueError("train.replay_routing is true, expected engine.return_routed_experts to be true then, too")
         return self
 
+    @model_validator(mode="after")
+    def _backfills_whole_groups(self) -> "Config":
+        bound, num_groups = self.rollout.max_backfill, self.rollout.groups_per_step
+        if bound and bound * num_groups + 1e-9 < 1:
+            raise ValueError(
+                f"rollout.max_backfill is {bound:g}, which is no whole group of rollout.groups_per_step "
+                f"({num_groups}); expected 0 or at least {1 / num_groups:g}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _buffers_within_the_context(self) -> "Config":
+        buffer, max_context = self.train.overlong_buffer, self.engine.max_context
+        if self.train.overlong_penalty and buffer > max_context:
+            raise ValueError(f"train.overlong_buffer is {buffer}, expected at most engine.max_context ({max_context})")
+        return self
+
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
     """Reads a TOML file and applies `section.key=value` overrides.

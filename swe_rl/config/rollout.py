@@ -53,7 +53,7 @@ class RolloutConfig(Section):
     max_backfill: float = Field(
         default=0.0,
         ge=0,
-        allow_inf_nan=False,
+        le=1000,
         description="groups more, by groups_per_step, that a step may have to get as many with a signal; 0: none",
     )
     max_staleness: int = Field(default=0, ge=0)

@@ -54,7 +54,10 @@ class TrainConfig(Section):
         default=[], description="ends of episodes that don't train, though they count in their group's mean"
     )
     overlong_penalty: float = Field(
-        default=0.0, ge=0, description="off the return at engine.max_context; it rises linearly over the buffer before"
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="off the return at engine.max_context; it rises linearly over the buffer before",
     )
     overlong_buffer: int = Field(default=128, ge=1, description="tokens before engine.max_context that are penalised")
     shuffle_rewards: bool = Field(default=False, description="a control: rewards are permuted over the batch")

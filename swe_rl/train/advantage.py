@@ -5,6 +5,7 @@ trains. One that is overlong (`ReturnRule`) counts in the mean and doesn't train
 says nothing about which episode was better: it is dropped and counted. Nothing here sees tokens.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -76,12 +77,12 @@ def _group_values(
     priced = [None if r is None else r - rule.penalty(t) for t, r in pairs]
     known = [r for r in priced if r is not None]
     mean = float(np.mean(known))
-    scale = 1.0
+    centred = [None if r is None else r - mean for r in priced]
     if rule.advantage == "group_std":
-        scale = float(np.std(known))
-    elif rule.advantage == "leave_one_out":  # R - mean of the others = (R - mean of all) * n / (n - 1)
-        scale = (len(known) - 1) / len(known)
-    return tuple(None if r is None else (r - mean) / scale for r in priced)
+        return _scaled(centred, known=[r - mean for r in known])
+    # R - mean of the others = (R - mean of all) * n / (n - 1)
+    scale = (len(known) - 1) / len(known) if rule.advantage == "leave_one_out" else 1.0
+    return tuple(None if a is None else a / scale for a in centred)
 
 
 def _of_training(group: Group, values: Sequence[float | None], rule: ReturnRule) -> tuple[float | None, ...]:
@@ -92,8 +93,13 @@ def _of_training(group: Group, values: Sequence[float | None], rule: ReturnRule)
 def _scaled_by_batch(values: Sequence[Sequence[float | None]]) -> list[tuple[float | None, ...]]:
     """Divided by their root mean square over the batch; each group's mean is zero already."""
     known = [a for group in values for a in group if a is not None]
-    scale = float(np.sqrt(np.mean(np.square(known)))) if known else 1.0
-    return [tuple(None if a is None else a / scale for a in group) for group in values]
+    return [_scaled(group, known) for group in values]
+
+
+def _scaled(values: Sequence[float | None], known: Sequence[float]) -> tuple[float | None, ...]:
+    """Divided by the root mean square of what is known, without its squares: those of small returns would be 0."""
+    norm = math.hypot(*known)
+    return tuple(None if a is None else a / norm * math.sqrt(len(known)) for a in values)
 
 
 def _shuffle(rewards: list[list[float | None]], seed: Sequence[int]) -> list[list[float | None]]:
