@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from swe_rl.errors import EngineError
 from swe_rl.inference.engine import Completion, SamplingParams
 from swe_rl.inference.routed_experts import RoutedExperts, join_experts
+from swe_rl.trajectory import UNKNOWN_EXPERT
 
 MODEL_NAME = "policy"
 
@@ -111,7 +112,7 @@ def read_experts(
     """None if none were asked for, or nothing was sampled. The wire has no position: the count of tokens must be right.
 
     What comes is [tokens, layers, experts a token] of the whole context from the start that was asked for, without the
-    last sampled token, as a base64 .npy; layers without experts are zeros.
+    last sampled token, as a base64 .npy; layers without experts are zeros, unknown ones to us if a token has several.
     """
     start = body["sampling_params"].get(_EXPERTS_START)
     if start is None or num_sampled == 0:
@@ -136,7 +137,10 @@ def read_experts(
         raise EngineError(f"vllm {url}: routed_experts spans {experts.min()} to {experts.max()}, expected int16 from 0")
     if experts.shape[2] > 1 and not experts.any(axis=(1, 2)).all():
         raise EngineError(f"vllm {url}: routed_experts has a token with expert 0 alone: it wasn't recorded")
-    return RoutedExperts(int(start), experts.astype(np.int16))
+    experts = experts.astype(np.int16)
+    if experts.shape[2] > 1:
+        experts[:, ~experts.any(axis=(0, 2))] = UNKNOWN_EXPERT
+    return RoutedExperts(int(start), experts)
 
 
 def read_versions(spans: Sequence[Mapping[str, Any]], num_tokens: int, url: str) -> NDArray[np.int32]:

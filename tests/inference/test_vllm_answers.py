@@ -14,6 +14,7 @@ from swe_rl.inference.engine import SamplingParams
 from swe_rl.inference.vllm import VllmEngine
 from swe_rl.inference.vllm_server import VllmServer
 from swe_rl.inference.vllm_wire import generate_body, read_completion
+from swe_rl.trajectory import UNKNOWN_EXPERT
 
 CONFIG = '{"num_attention_heads": 4, "hidden_size": 192, "num_key_value_heads": 2, "num_hidden_layers": 4}'
 
@@ -96,6 +97,16 @@ def test_experts_of_context_and_sampled_tokens_but_the_last_are_read(dtype: type
     assert completion.routed_experts is not None
     assert (completion.routed_experts.start, completion.routed_experts.end) == (start, 6)
     np.testing.assert_array_equal(completion.routed_experts.experts, experts)
+
+
+def test_layers_without_experts_are_unknown_as_the_wire_has_zeros_for_them() -> None:
+    experts = np.random.default_rng(0).integers(1, 200, (6, 5, 2)).astype(np.uint8)
+    experts[:, [0, 3]] = 0
+    completion = read_completion(_answer(routed_experts=_experts(experts)), "http://server", _body())
+    assert completion.routed_experts is not None
+    got = completion.routed_experts.experts
+    assert (got[:, [0, 3]] == UNKNOWN_EXPERT).all()
+    np.testing.assert_array_equal(got[:, [1, 2, 4]], experts[:, [1, 2, 4]])
 
 
 def test_experts_are_asked_for_only_where_they_are_wanted() -> None:
