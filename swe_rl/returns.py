@@ -6,12 +6,10 @@ trainer makes advantages of `value`, so that both mean the same groups. Stored r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-from swe_rl.config import Config
+from swe_rl.config import AdvantageKind, Config
 from swe_rl.trajectory import StopReason
-
-AdvantageKind = Literal["group_mean", "group_std", "leave_one_out", "batch_std", "rejection"]
 
 
 class Episode(Protocol):

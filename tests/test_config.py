@@ -64,6 +64,17 @@ def test_an_override_that_is_no_assignment_is_refused(override: str) -> None:
         load_config(None, [override])
 
 
+def test_targets_of_adapters_that_there_are_none_of_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"lora_targets is \['q_proj'\], expected train.lora_rank above 0"):
+        load_config(None, ["train.lora_targets=['q_proj']"])
+
+
+@pytest.mark.parametrize("num_groups", [1, 3, 49, 999])
+def test_a_back_fill_of_one_group_is_one_group_however_its_share_is_rounded(num_groups: int) -> None:
+    options = [f"rollout.max_backfill={1 / num_groups!r}", f"rollout.groups_per_step={num_groups}"]
+    assert load_config(None, options).rollout.num_backfill == 1
+
+
 def test_an_override_takes_toml_values_and_bare_words() -> None:
     config = load_config("quickstart", ["train.lr=1e-4", "run.name=abc", "eval.ks=[1,2]", "eval.greedy=false"])
     assert (config.train.lr, config.run.name, config.eval.ks, config.eval.greedy) == (1e-4, "abc", [1, 2], False)
@@ -84,7 +95,7 @@ def test_an_infinite_bound_survives_the_dump(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rollout.max_backfill=0.06", r"max_backfill is 0.06, which is no whole group .* at least 0.0625"),
+        ("rollout.max_backfill=0.06", r"max_backfill is 0.06, which is no whole group .* at least 1 / 16"),
         ("rollout.max_backfill=1e300", "max_backfill"),
         ("train.overlong_penalty=inf", "overlong_penalty"),
     ],

@@ -3,9 +3,10 @@
 from swe_rl.config.load import Config, load_config, shipped_configs
 from swe_rl.config.rollout import Dialect, EngineConfig
 from swe_rl.config.run import ColdStartConfig
-from swe_rl.config.train import MaskConfig, TrainConfig
+from swe_rl.config.train import AdvantageKind, MaskConfig, TrainConfig
 
 __all__ = [
+    "AdvantageKind",
     "ColdStartConfig",
     "Config",
     "Dialect",

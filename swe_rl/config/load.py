@@ -39,12 +39,18 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _has_adapters_for_its_targets(self) -> "Config":
+        if self.train.lora_targets and not self.train.lora_rank:
+            raise ValueError(f"train.lora_targets is {self.train.lora_targets}, expected train.lora_rank above 0 then")
+        return self
+
+    @model_validator(mode="after")
     def _backfills_whole_groups(self) -> "Config":
-        bound, num_groups = self.rollout.max_backfill, self.rollout.groups_per_step
-        if bound and bound * num_groups + 1e-9 < 1:
+        rollout = self.rollout
+        if rollout.max_backfill and not rollout.num_backfill:
             raise ValueError(
-                f"rollout.max_backfill is {bound:g}, which is no whole group of rollout.groups_per_step "
-                f"({num_groups}); expected 0 or at least {1 / num_groups:g}"
+                f"rollout.max_backfill is {rollout.max_backfill:g}, which is no whole group of rollout.groups_per_step "
+                f"({rollout.groups_per_step}); expected 0 or at least 1 / {rollout.groups_per_step}"
             )
         return self
 

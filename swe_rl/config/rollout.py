@@ -1,5 +1,6 @@
 """How episodes are sampled: the engine, the agent, and the groups that it works through."""
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -66,3 +67,8 @@ class RolloutConfig(Section):
     )
     group_grace_s: float = Field(default=30.0, ge=0, description="turns of a group's last episodes, after the quorum")
     max_episode_retries: int = Field(default=2, ge=0, description="after faults of the environment or the engine only")
+
+    @property
+    def num_backfill(self) -> int:
+        """The most groups more that a step may have."""
+        return math.floor(self.max_backfill * self.groups_per_step + 1e-9)  # 0.29 of 100 is 29

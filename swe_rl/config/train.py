@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from swe_rl.config.section import Section
 
+AdvantageKind = Literal["group_mean", "group_std", "leave_one_out", "batch_std", "rejection"]
 MaskRule = Literal[
     "none", "tis", "icepop", "geometric", "kl_forward", "kl_reverse", "kpop", "kpop_soft", "dppo_tv", "dppo_kl"
 ]
@@ -45,7 +46,7 @@ class TrainConfig(Section):
         default="float32", description="compute; masters are float32, or float64 with float64 (an oracle for tests)"
     )
     recompute: bool = Field(default=False, description="activations anew in backward: less memory, more time")
-    advantage: Literal["group_mean", "group_std", "leave_one_out", "batch_std", "rejection"] = Field(
+    advantage: AdvantageKind = Field(
         default="group_mean", description="see train/advantage.py; rejection: supervised, a control"
     )
     discount: float = Field(default=1.0, gt=0, le=1, description="of the reward, for each turn after the first")

@@ -4,7 +4,6 @@ Groups are known here by whether they carry a signal, in the order in which they
 `num_groups` groups that carry one, and those without that lie between; without it any `num_groups` groups.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +31,7 @@ class StepRule:
 
     @classmethod
     def of(cls, rollout: RolloutConfig, has_signal: HasSignal) -> "StepRule":
-        max_extra = math.floor(rollout.max_backfill * rollout.groups_per_step + 1e-9)  # 0.29 of 100 is 29
-        return cls(rollout.groups_per_step, max_extra, has_signal)
+        return cls(rollout.groups_per_step, rollout.num_backfill, has_signal)
 
     @property
     def limit(self) -> int:

@@ -12,7 +12,8 @@ from typing import get_args
 
 import numpy as np
 
-from swe_rl.returns import AdvantageKind, ReturnRule
+from swe_rl.config import AdvantageKind
+from swe_rl.returns import ReturnRule
 from swe_rl.trajectory import Group
 
 

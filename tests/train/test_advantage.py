@@ -6,7 +6,8 @@ from typing import get_args
 
 import pytest
 
-from swe_rl.returns import AdvantageKind, ReturnRule
+from swe_rl.config import AdvantageKind
+from swe_rl.returns import ReturnRule
 from swe_rl.train.advantage import compute_advantages
 from swe_rl.trajectory import StopReason
 from swe_rl.verdict import Outcome, Verdict

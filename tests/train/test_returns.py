@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_rl.config import load_config
+from swe_rl.config import AdvantageKind, load_config
 from swe_rl.errors import ConfigError
-from swe_rl.returns import AdvantageKind, ReturnRule
+from swe_rl.returns import ReturnRule
 from swe_rl.store.rollouts import RolloutStore
 from swe_rl.train.advantage import compute_advantages
 from swe_rl.train.batch import build_batch
