@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from swe_rl.store.rollouts import RolloutStore
 
     run_dir: Path = args.run_dir
+    if args.logprobs and args.trajectory is None:
+        raise ConfigError("--logprobs is of one trajectory; name it with --trajectory ID")
     if not (run_dir / "rollouts").is_dir():
         if (run_dir / "config.json").exists() and (run_dir / "policies").is_dir():
             raise ConfigError(f"{run_dir}: the run has sampled nothing yet; look again later")
@@ -158,6 +160,8 @@ def _show_logprobs(console: "Console", t: "Trajectory", texts: list[str], traine
 
     from swe_rl.trajectory import Segment
 
+    heads = f"{'at':>6}  {'turn':8}  version {'engine':>8} {'trainer':>9}  {'segment':10s} token"
+    console.print(heads, soft_wrap=True, highlight=False)
     for position, text in enumerate(texts):
         if not t.sampled[position]:
             continue

@@ -14,7 +14,7 @@ from swe_rl import __version__
 from swe_rl.errors import ConfigError, SweRlError
 
 VERBS = {
-    "serve": "start a sandbox service or an inference server",
+    "serve": "start a sandbox service, an inference server or a gateway",
     "images": "build and prove the languages' images",
     "tasks": "list, show, check, make and import tasks",
     "redteam": "play known cheats, each with its honest twin",
@@ -30,7 +30,8 @@ VERBS = {
 _EPILOG = (
     "`swe-rl VERB --help` has the options of a verb. Exit codes: 0 ok, 1 the run failed, 2 bad usage or configuration. "
     "Environment: SWE_RL_SANDBOX_TOKEN, the secret that a sandbox service and its callers share; SWE_RL_JOURNAL_URL, "
-    "the service's database; DOCKER_HOST, the container engine."
+    "the service's database; SWE_RL_GATEWAY_TOKEN, the secret of a gateway's operator; DOCKER_HOST, the container "
+    "engine."
 )
 
 

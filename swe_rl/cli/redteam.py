@@ -21,11 +21,17 @@ HELP = "play known cheats through the service, each with its honest twin"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=("auto", "bubblewrap", "docker", "docker-runsc"), default="auto")
     parser.add_argument("--language", action="append", metavar="L", help="only this language; may be repeated")
-    parser.add_argument("--class", dest="class_name", action="append", metavar="C", help="only this class of attacks")
+    parser.add_argument(
+        "--class", dest="class_name", action="append", metavar="C", help="only this class of attacks; may be repeated"
+    )
     parser.add_argument("--name", action="append", metavar="N", help="only this attack; may be repeated")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what names, paths and wording vary by")
     parser.add_argument(
-        "--attacks", type=Path, default=Path("tests/attacks"), metavar="DIR", help="<class>/<name>.toml"
+        "--attacks",
+        type=Path,
+        default=Path("tests/attacks"),
+        metavar="DIR",
+        help="<class>/<name>.toml (default: tests/attacks)",
     )
     parser.add_argument("--languages", type=Path, default=Path("sandboxes"), metavar="DIR", help="default: sandboxes")
     parser.add_argument("--json", action="store_true", help="one JSON object on the standard output")
@@ -53,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
         if args.name is None or attack.name in args.name
     ]
     if not attacks:
-        raise ConfigError(f"{args.attacks}: no attack of that class and name on: {', '.join(chosen) or 'no language'}")
+        where = ", ".join(chosen) or "no language"
+        raise ConfigError(
+            f"{args.attacks}: no attack of that class and name on: {where}; folders there are classes, files names"
+        )
     played = asyncio.run(_play(args, attacks, chosen, _print_nothing if args.json else _print_line))
     if args.json:
         print(json.dumps({"attacks": [_row(one) for one in played]}, indent=1))

@@ -168,6 +168,8 @@ async def _operator_body(request: Request, token: str, kind: type[B]) -> B:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"
+        if first["type"] == "missing":
+            raise RequestError(f"{where} isn't in the body, which needs it") from error
         raise RequestError(f"{where} is {first.get('input')!r:.60}: {first['msg']}") from error
 
 

@@ -131,7 +131,9 @@ class RolloutStore:
         with self._index.read() as connection:
             index = connection.execute(query).scalar_one_or_none()
         if index is None:
-            raise StoreError(f"{self._directory}: no trajectory {trajectory_id!r}; `swe-rl inspect RUN_DIR` lists them")
+            raise StoreError(
+                f"{self._directory}: no trajectory {trajectory_id!r}; `swe-rl inspect RUN_DIR` lists the last"
+            )
         return next(t for t in self.get(index).trajectories if t.trajectory_id == trajectory_id)
 
     def groups(self) -> list[GroupRow]:

@@ -201,11 +201,15 @@ def compile_globs(globs: Sequence[str]) -> re.Pattern[str]:
 
 
 def first_problem(error: ValidationError) -> str:
-    """One line: the key and what is wrong with it, and how many more problems there are."""
-    problems = error.errors()
+    """One line: the key and what is wrong with it, and how many more problems there are.
+
+    An unknown key goes first: it may be a misspelled one, which is then missing, too.
+    """
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in problems[0]["loc"])
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{key}: {problems[0]['msg']}{more}"
+    what = "unknown key" if problems[0]["type"] == "extra_forbidden" else problems[0]["msg"]
+    return f"{key}: {what}{more}"
 
 
 def _glob_regex(glob: str) -> str:

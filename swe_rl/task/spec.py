@@ -100,8 +100,11 @@ class _TaskFile(_Section):
 def read_task(folder: Path) -> TaskSpec:
     """`folder` is <split>/<task_id>. Raises TaskError, one line with the file and the key."""
     path = folder / "task.toml"
+    if not path.exists():
+        raise TaskError(f"{path}: no such file; a task is a folder <split>/<task_id> with a task.toml")
+    text = read_text(folder, "task.toml")
     try:
-        parsed = _TaskFile.model_validate(tomllib.loads(read_text(folder, "task.toml")))
+        parsed = _TaskFile.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise TaskError(f"{path}: isn't TOML: {error}") from error
     except ValidationError as error:

@@ -123,3 +123,5 @@ def test_what_is_not_there_is_one_line(run_dir, tmp_path, capsys):
     assert "no trajectory 'nobody'" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path / "policies")]) == 2
     assert "expected the directory of a run" in capsys.readouterr().err
+    assert main(["inspect", str(run_dir), "--logprobs"]) == 2
+    assert "--trajectory ID" in capsys.readouterr().err

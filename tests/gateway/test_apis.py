@@ -290,7 +290,7 @@ async def test_the_operator_opens_and_closes_sessions_over_http(stage, script) -
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("/sessions", {}, "trajectory_id is"),
+        ("/sessions", {}, "trajectory_id isn't in the body"),
         ("/sessions", {"trajectory_id": ""}, "expected a name without #"),
         ("/sessions", {"trajectory_id": "t0#1"}, "expected a name without #"),
         ("/sessions", {"trajectory_id": "a", "temperature": -1}, "temperature is -1"),

@@ -58,7 +58,9 @@ def test_a_task_is_read_whole(tmp_path: Path) -> None:
         ('["b"]', '["b", "b"]', ["'b'", "twice"]),
         ('["b"]', '[""]', ["empty"]),
         ("[labels]", "[label]", ["label"]),
-        ("[tests]", "[tests]\nfail_to_fail = []", ["tests.fail_to_fail"]),
+        ("[tests]", "[tests]\nfail_to_fail = []", ["tests.fail_to_fail", "unknown key"]),
+        ("fail_to_pass", "fail_to_pas", ["tests.fail_to_pas:", "unknown key", "1 more"]),
+        ("[tests]", "[test]", ["test:", "unknown key"]),
         ("[labels]", "[limits]\ntimeout_s = 0\n[labels]", ["limits.timeout_s"]),
         ("[labels]", "[labels", ["TOML"]),
     ],
@@ -71,6 +73,12 @@ def test_a_broken_task_file_is_one_line_with_file_and_key(old: str, new: str, wo
     message = str(caught.value)
     assert "\n" not in message and "task.toml" in message
     assert all(word in message for word in words), message
+
+
+def test_a_folder_one_floor_off_is_told_where_a_task_lies(tmp_path: Path) -> None:
+    folder = write_task(tmp_path)
+    with pytest.raises(TaskError, match=r"environment/task\.toml: no such file; a task is a folder <split>/<task_id>"):
+        read_task(folder / "environment")
 
 
 @pytest.mark.parametrize("part", ["environment", "tests", "instruction.md", "task.toml"])
