@@ -31,7 +31,10 @@ def test_an_unknown_section_is_refused_and_named() -> None:
         load_config(None, ["frob.key=1"])
 
 
-@pytest.mark.parametrize(("override", "meant"), [("train.step=1", "steps"), ("trian.steps=1", "train")])
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [("train.step=1", "steps"), ("trian.steps=1", "train"), ("train.kl_coef=1", "loss.kl_coef")],
+)
 def test_an_unknown_key_is_told_the_nearest_known_one(override: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
         load_config(None, [override])

@@ -82,7 +82,9 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> Confi
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             known = _known(first["loc"])
-            nearest = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+            name = str(first["loc"][-1])
+            elsewhere = [f"{part}.{name}" for part in Config.model_fields if name in _known((part, name))]
+            nearest = elsewhere or difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {nearest[0]!r}? " if nearest else ""
             raise ConfigError(f"{where}: unknown key {key!r}; {hint}expected one of {', '.join(known)}") from error
         if not key:
