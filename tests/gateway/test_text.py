@@ -139,9 +139,12 @@ async def test_the_engine_sees_the_prompt_where_the_same_text_was_sampled_with_a
     stop = stage.renderer.decode(stage.renderer.stop_token_ids[:1])
     script("one two")
     length = len(stage.renderer.raw("one two").token_ids)
-    for _ in range(12):
-        prompt = "Say: " + "".join(draw.choice(["one two", f"one two{stop}", ", "]) for _ in range(draw.randrange(4)))
-        await client.completions.create(model="policy", prompt=prompt, max_tokens=draw.choice([length, length + 1]))
+    asked = [("Say: ", limit) for limit in draw.sample([length, length + 1], 2)]
+    for _ in range(6):
+        rest = draw.choice(["one two", f"one two{stop}"]) + draw.choice(["", ", ", "one two", f"{stop}, "])
+        asked.append((f"Say: {rest}", draw.choice([length, length + 1])))
+    for prompt, limit in asked:
+        await client.completions.create(model="policy", prompt=prompt, max_tokens=limit)
         assert stage.contexts[-1] == prompt
         if len(stage.gateway.session(client.api_key)._branches) == 4:
             break
