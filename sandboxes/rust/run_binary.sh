@@ -7,17 +7,18 @@ binary=$1
 shift
 name=$(basename "$binary")
 listed=$(mktemp) || exit 1
-"$binary" --list --format terse 2>/dev/null 5>&- | sed -n 's/: test$//p' > "$listed"
+alone() { sh "$(dirname "$0")/without_tests.sh" "$binary" "$@"; } # its initialisers run whatever it's asked
+alone --list --format terse 2>/dev/null 5>&- | sed -n 's/: test$//p' > "$listed"
 if [ ! -s "$listed" ]; then
   rm -f "$listed"
   # No tests, or no libtest: cargo's own run decides.
-  "$binary" "$@" 5>&-
+  alone "$@" 5>&-
   exit
 fi
 exec 4>&1
 # A log line is "ok NAME", "failed NAME", "ignored NAME" or "ignored: REASON NAME"; names are paths of identifiers.
 # Ours behind them ends the reading, whoever still holds the pipe.
-{ sh "$(dirname "$0")/without_tests.sh" "$binary" "$@" --logfile /dev/fd/3 3>&1 >&4 4>&- 5>&-; echo "end $?"; } | awk -v binary="${name%-*}" '
+{ alone "$@" --logfile /dev/fd/3 3>&1 >&4 4>&- 5>&-; echo "end $?"; } | awk -v binary="${name%-*}" '
   FILENAME == ARGV[1] { names[++count] = $0; next }
   $1 == "end" && NF == 2 { code = $2; exit }
   {

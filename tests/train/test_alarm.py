@@ -80,6 +80,16 @@ def test_what_bfloat16_explains_is_no_alarm_for_it_and_one_for_float32(columns, 
     assert check_mismatch(columns(noise=0.3), 0, make_config("engine.dtype=bfloat16")) == {"mismatch/alarm": 1.0}
 
 
+@pytest.mark.parametrize(("agreement", "is_named"), [(0.9, True), (1.0, False), (np.nan, False)])
+def test_routers_that_chose_other_experts_are_named_as_what_may_lie_behind_it(
+    columns, make_config, caplog, agreement, is_named
+):
+    tokens = columns(noise=1.0)
+    tokens = replace(tokens, router_agreement=np.full(len(tokens), agreement, np.float32))
+    assert check_mismatch(tokens, 0, make_config()) == {"mismatch/alarm": 1.0}
+    assert ("90.0% of cases: see train.replay_routing" in caplog.text) == is_named
+
+
 def test_stale_tokens_raise_no_alarm_though_their_gap_is_large(columns, make_config):
     tokens = columns(noise=0.5)
     assert check_mismatch(tokens, 0, make_config())["mismatch/alarm"] == 1.0
