@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 HELP = "show the state of a run, or one trajectory"
 
 _NUM_RECENT = 8
+_PIPED_WIDTH = 160
 _COLOURS = {
     "template": "bright_black",
     "prompt": "white",
@@ -32,11 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trajectory", metavar="ID", help="show this trajectory's tokens, coloured by segment")
     parser.add_argument("--logprobs", action="store_true", help="with --trajectory: one sampled token a line")
     parser.add_argument("--json", action="store_true", help="print the run's state as JSON")
+    parser.add_argument("--report", action="store_true", help="write the run's report anew, of what there is by now")
 
 
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from swe_rl.cli.tables import show_report
     from swe_rl.errors import ConfigError
     from swe_rl.store.rollouts import RolloutStore
 
@@ -47,8 +51,13 @@ def run(args: argparse.Namespace) -> int:
         if (run_dir / "config.json").exists() and (run_dir / "policies").is_dir():
             raise ConfigError(f"{run_dir}: the run has sampled nothing yet; look again later")
         raise ConfigError(f"{run_dir}: no rollouts/ in it; expected the directory of a run")
+    if args.report:
+        show_report(run_dir)
+        return 0
     store = RolloutStore(run_dir, _store_url(run_dir))
     console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPED_WIDTH
     if args.trajectory is not None:
         _show_trajectory(console, run_dir, store.find(args.trajectory), args.logprobs)
     elif args.json:

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from swe_rl.cli.children import sandbox_service
+    from swe_rl.cli.tables import show_report
     from swe_rl.config import load_config
 
     config = load_config(args.config, args.set)
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
                 _evaluate(config, config.train.steps, "after", url, token)
             with stages.time("evaluate_between"):
                 _evaluate_between(config, url, token)
-    _report(run_dir)
+    show_report(run_dir)
     return 0
 
 
@@ -247,14 +248,3 @@ async def _evaluate_policy(config: "Config", policy_dir: Path, name: str, url: s
         finally:
             await engine.close()
             await client.aclose()
-
-
-def _report(run_dir: Path) -> None:
-    from rich.console import Console
-
-    from swe_rl.analysis.report import write_report
-    from swe_rl.cli.tables import summary_table
-
-    report = write_report(run_dir)
-    Console().print(summary_table(json.loads((report / "summary.json").read_text())))
-    print(report)

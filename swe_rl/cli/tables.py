@@ -1,9 +1,21 @@
-"""Tables that verbs print."""
+"""What verbs print of a run."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
+
+
+def show_report(run_dir: Path) -> None:
+    """Writes the report of what the run's logs hold by now, prints its table and where it is. Raises StoreError."""
+    from swe_rl.analysis.report import write_report
+
+    report = write_report(run_dir)
+    Console().print(summary_table(json.loads((report / "summary.json").read_text())))
+    print(report)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

@@ -125,3 +125,16 @@ def test_what_is_not_there_is_one_line(run_dir, tmp_path, capsys):
     assert "expected the directory of a run" in capsys.readouterr().err
     assert main(["inspect", str(run_dir), "--logprobs"]) == 2
     assert "--trajectory ID" in capsys.readouterr().err
+
+
+def test_the_report_of_a_run_that_hasn_t_ended_is_written(run_dir, capsys):
+    assert main(["inspect", str(run_dir), "--report"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == str(run_dir / "report")
+    assert json.loads((run_dir / "report/summary.json").read_text())["num_steps"] == 1
+
+
+def test_a_table_that_is_piped_is_wide_enough_for_its_words(run_dir, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    main(["inspect", str(run_dir)])
+    assert "sum-1" in capsys.readouterr().out
