@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,9 @@ from swe_rl.errors import ConfigError
 from swe_rl.model import ALONE, Context
 
 T = TypeVar("T")
+
+# The others wait in a collective while the first rank waits for rollouts; torchrun ends them all if one dies.
+_PATIENCE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def join_ranks(context_ranks: int = 1) -> Ranks:
     has_gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if has_gpu else torch.device("cpu")
     if size > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if has_gpu else "gloo")
+        dist.init_process_group("nccl" if has_gpu else "gloo", timeout=_PATIENCE)
     if context_ranks == 1:
         return Ranks(rank, size, device)
     divide: Any = dist.new_subgroups  # torch leaves it untyped
