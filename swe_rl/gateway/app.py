@@ -106,30 +106,32 @@ def create_app(gateway: Gateway, token: str, model: str = MODEL_NAME) -> FastAPI
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         answer, asked = await _complete(gateway, request, openai_chat.read_request)
-        if asked.is_streamed:
-            return _stream(openai_chat.completion_chunks(answer, model, asked.has_usage), asked)
-        return _respond(openai_chat.completion_body(answer, model), asked)
+        return _reply(
+            asked,
+            openai_chat.completion_body(answer, model),
+            openai_chat.completion_chunks(answer, model, asked.has_usage),
+        )
 
     @app.post("/v1/responses")
     async def responses(request: Request) -> Response:
         answer, asked = await _complete(gateway, request, openai_responses.read_request)
-        if asked.is_streamed:
-            return _stream(openai_responses.response_events(answer, model), asked)
-        return _respond(openai_responses.response_body(answer, model), asked)
+        return _reply(
+            asked, openai_responses.response_body(answer, model), openai_responses.response_events(answer, model)
+        )
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         answer, asked = await _complete_text(gateway, request)
-        if asked.is_streamed:
-            return _stream(openai_text.completion_chunks(answer, model, asked.has_usage), asked)
-        return _respond(openai_text.completion_body(answer, model), asked)
+        return _reply(
+            asked,
+            openai_text.completion_body(answer, model),
+            openai_text.completion_chunks(answer, model, asked.has_usage),
+        )
 
     @app.post("/v1/messages")
     async def messages(request: Request) -> Response:
         answer, asked = await _complete(gateway, request, anthropic.read_request)
-        if asked.is_streamed:
-            return _stream(anthropic.message_events(answer, model), asked)
-        return _respond(anthropic.message_body(answer, model), asked)
+        return _reply(asked, anthropic.message_body(answer, model), anthropic.message_events(answer, model))
 
     return app
 
@@ -189,12 +191,10 @@ async def _json(request: Request) -> Any:
     return body
 
 
-def _respond(body: Mapping[str, Any], asked: ChatRequest) -> Response:
+def _reply(asked: ChatRequest, body: Mapping[str, Any], events: Iterable[str]) -> Response:
+    if asked.is_streamed:
+        return StreamingResponse(iter(events), media_type="text/event-stream", headers=_headers(asked))
     return JSONResponse(body, headers=_headers(asked))
-
-
-def _stream(events: Iterable[str], asked: ChatRequest) -> Response:
-    return StreamingResponse(iter(events), media_type="text/event-stream", headers=_headers(asked))
 
 
 def _headers(asked: ChatRequest) -> dict[str, str]:
